@@ -2,7 +2,14 @@
 
     import homo_dp
 
-    result = homo_dp.train({"a": frame_a, "b": frame_b}, label="outcome", epsilon=2, ledger="ledger.sqlite", ...)
+    result = homo_dp.train(
+        {"a": frame_a, "b": frame_b},
+        label="outcome",
+        epsilon=2,
+        bounds={"age": (0, 120)},
+        categories={"ward": ["A", "B"]},
+        ledger="ledger.sqlite",
+    )
     result.model.predict(frame)
 
 Names are imported when they are first used: ``import homo_dp`` alone costs nothing.
@@ -18,24 +25,28 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from homo_dp.api.auditing import audit
     from homo_dp.api.clients import train_clients
+    from homo_dp.api.describing import describe
     from homo_dp.api.model import Model, load
     from homo_dp.api.planning import Plan, plan
     from homo_dp.api.processes import aggregator, party
     from homo_dp.api.result import Result
     from homo_dp.api.run import Run
-    from homo_dp.api.statistics import stats
+    from homo_dp.api.statistics import Statistics, stats
     from homo_dp.api.training import train
     from homo_dp.config.schema import Config
 
-# Where each name is. A command that is a function here too (train, audit, ...) is its module, which can be called.
+# Where each name is. A command that is a function here too (train, audit, ...) is its module, which
+# can be called.
 _NAMES = {
     "Config": "homo_dp.config.schema:Config",
     "Model": "homo_dp.api.model:Model",
     "Plan": "homo_dp.api.planning:Plan",
     "Result": "homo_dp.api.result:Result",
     "Run": "homo_dp.api.run:Run",
+    "Statistics": "homo_dp.api.statistics:Statistics",
     "aggregator": "homo_dp.aggregator",
     "audit": "homo_dp.audit",
+    "describe": "homo_dp.api.describing:describe",
     "load": "homo_dp.api.model:load",
     "party": "homo_dp.party",
     "plan": "homo_dp.api.planning:plan",
@@ -50,9 +61,11 @@ __all__ = [
     "Plan",
     "Result",
     "Run",
+    "Statistics",
     "__version__",
     "aggregator",
     "audit",
+    "describe",
     "load",
     "party",
     "plan",

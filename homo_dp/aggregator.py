@@ -1,4 +1,6 @@
-"""Run the aggregator of a federation: ``python -m homo_dp.aggregator --config conf/federation.yaml``."""
+"""Run the aggregator of a federation: ``python -m homo_dp.aggregator --config
+conf/federation.yaml``.
+"""
 
 from __future__ import annotations
 
@@ -28,11 +30,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     screen = screen_from_arguments(options)
     loaded = load_from_arguments(options)
     screen.notes(loaded.notes)
-    check_outputs(loaded.config, ("indicatorFileName", "modelFileName"))
+    config = loaded.config
+    check_outputs(config, ("indicatorFileName", "modelFileName"))
     with quick_imports():
         from homo_dp.runs.preparatory_runs import aggregate
+        from homo_dp.runs.run_facts import member_rows, run_line
 
-    return aggregate(loaded.config, screen)
+    screen.line(run_line(config, member_rows(config), loaded.source))
+    return aggregate(config, screen)
 
 
 def make_parser() -> Parser:

@@ -1,4 +1,6 @@
-"""Try to refute a claimed epsilon: real runs with and without a canary, and the lower bound that they certify."""
+"""Try to refute a claimed epsilon: real runs with and without a canary, and the lower bound that
+they certify.
+"""
 
 from __future__ import annotations
 
@@ -40,12 +42,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Parse, run, judge, show; the exit code."""
     from homo_dp.evidence.audit import Wanted
     from homo_dp.evidence.run_audit import audited
+    from homo_dp.runs.dry_run import introduce, settled_by_plan
 
     options = make_parser().parse_args(arguments)
     screen = screen_from_arguments(options)
     folder = Path(options.out)
     check_writable(folder / "audit.json", "--out")
-    config = load_from_arguments(options).config
+    loaded = load_from_arguments(options)
+    config = loaded.config
+    introduce(config, screen, loaded.source)
+    screen.line(settled_by_plan(config)[1][0])
     wanted = Wanted(
         options.runs,
         options.canaries,
@@ -106,7 +112,9 @@ def make_parser() -> Parser:
         help="result, plot and state (default %(default)s)",
     )
     parser.add_argument(
-        "--mlflow-run", metavar="ID", help="log the outcome to this run (default: a run of its own)"
+        "--mlflow-run",
+        metavar="ID",
+        help="log the outcome to this run (default: a run of its own)",
     )
     add_common_arguments(parser, dry_run=False)
     return parser
@@ -134,32 +142,29 @@ def _log(
 
 
 def _show(found: Audited, folder: Path, screen: Screen) -> None:
+    from homo_dp.evidence.audit import FIGURES
+
     outcome = found.outcome
-    names = [
-        "claimed_epsilon",
-        "lower_bound",
-        "ceiling",
-        "point_estimate",
-        "confidence",
-        "delta",
-        "runs",
-    ]
+    names = dict(FIGURES)
     values = outcome.to_json()
-    if outcome.ceiling_of_attack not in (
-        None,
-        outcome.ceiling,
-    ):  # it looks at less than the observer sees
-        names.insert(3, "ceiling_of_attack")
+    # it looks at less than the observer sees
+    if outcome.ceiling_of_attack in (None, outcome.ceiling):
+        del names["ceiling_of_attack"]
     screen.table(
         f"{outcome.attack}, observer {outcome.observer}",
         ("figure", "value"),
-        [(name, values[name]) for name in names],
+        [(text, values[name]) for name, text in names.items()],
     )
     screen.line(found.verdict)
+    screen.line(
+        "compare the lower bound with the claimed epsilon; what is expected of a perfect attack is "
+        "no limit, so one audit may be above it"
+    )
     more = "--runs" if outcome.estimator == "clopper_pearson" else "--canaries"
     if outcome.ceiling is not None and outcome.ceiling < 0.5 * outcome.claimed_epsilon:
         screen.line(
-            f"so few could not show half of the claim even by a perfect attack: give more {more}"
+            "too few to detect half of the claimed epsilon even by a perfect attack; give more "
+            f"{more}"
         )
     screen.line(f"point estimate: assumes normal scores. Bound: {outcome.assumes}")
     screen.line(f"plot: {folder / 'roc.png'}")

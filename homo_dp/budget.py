@@ -7,7 +7,14 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from homo_dp.console.options import Parser, Screen, add_screen_arguments, run, screen_from_arguments
+from homo_dp.config.privacy import default_delta
+from homo_dp.console.options import (
+    Parser,
+    Screen,
+    add_screen_arguments,
+    run,
+    screen_from_arguments,
+)
 from homo_dp.core.errors import InputError
 from homo_dp.runs.budget_ledger import add_ledger_commands, ledger_command
 
@@ -95,7 +102,8 @@ def _plan(options: argparse.Namespace, screen: Screen) -> BudgetPlan:
     if options.sampling == "everyone":
         if drawn not in (None, total):
             screen.warn(
-                f"{_flag(needed[1])}={drawn} is not used: with --sampling everyone all {total} take part"
+                f"{_flag(needed[1])}={drawn} is not used: with --sampling everyone all {total} "
+                "take part"
             )
         drawn = total
     for name, value in zip(needed, (total, drawn, getattr(options, needed[2])), strict=True):
@@ -106,10 +114,12 @@ def _plan(options: argparse.Namespace, screen: Screen) -> BudgetPlan:
         relation = options.relation
     elif options.relation not in (None, relation):
         raise InputError(
-            f"--relation={options.relation}: {options.sampling} sampling has {relation}; leave it out"
+            f"--relation={options.relation}: {options.sampling} sampling has {relation}; leave "
+            "it out"
         )
+    delta = default_delta(total) if options.delta is None else options.delta
     return BudgetPlan(
-        total, drawn, options.epochs, options.rounds, options.sampling, relation, options.delta
+        total, drawn, options.epochs, options.rounds, options.sampling, relation, delta
     )
 
 
@@ -196,10 +206,18 @@ def _plan_arguments(parser: argparse.ArgumentParser) -> None:
         help="noise over clipping norm: what is epsilon?",
     )
     noise.add_argument(
-        "--target-epsilon", type=float, metavar="EPS", help="epsilon to keep: what noise is needed?"
+        "--target-epsilon",
+        type=float,
+        metavar="EPS",
+        help="epsilon to keep: what noise is needed?",
     )
     parser.add_argument(
-        "--delta", type=float, default=1e-5, help="below one over the rows or users (default 1e-5)"
+        "--delta",
+        type=float,
+        help=(
+            "below one over the rows or users (default: the largest power of ten at or below "
+            "1 / (10 times them), at most 1e-5)"
+        ),
     )
     parser.add_argument(
         "--sampling", choices=("poisson", "fixed", "everyone"), default="poisson", help="see below"

@@ -1,7 +1,8 @@
 """Compare settings: ``python -m homo_dp.compare --vary KEY=VALUE,VALUE --vary KEY=VALUE,VALUE``.
 
-Trains every combination, on all cores, and shows how accuracy and epsilon change. The same command again goes on where
-it was interrupted.
+Trains every combination, on all cores, and shows how accuracy and epsilon change. Where a run takes
+seconds, each is repeated, so that bars show what noise alone does. The same command again goes on
+where it was interrupted.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import csv
 import io
 import math
 import os
+import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,21 +27,27 @@ from homo_dp.console.options import (
 )
 from homo_dp.core.errors import ConfigError
 from homo_dp.core.files import check_writable, write_whole
+from homo_dp.core.heavy_imports import quick_imports
 
 if TYPE_CHECKING:
     import argparse
 
     from homo_dp.config.schema import Config
     from homo_dp.runs.sweep import Cell
+    from homo_dp.runs.sweep_log import SweepLog
 
 EXAMPLES = """examples:
   python -m homo_dp.compare --vary privacy.max_grad_norm=0.1,0.3,1,3 --vary privacy.noise_multiplier=0.5,1,2
   python -m homo_dp.compare --config conf/homo_lr_dpsgd.yaml --vary train.learning_rate=0.5,1,2,4 --repeats 3
 what it costs:
-  every cell is a real run and charges privacy.ledger like any other. Choosing the best cell by looking at private rows
-  costs the epsilon of all cells together, which is shown at the end, not the epsilon of the cell that is chosen."""
+  every run is real and charges privacy.ledger like any other, repeats too. Choosing the best cell by looking at
+  private rows costs the epsilon of all runs together, which is shown at the end, not the epsilon of the cell that is
+  chosen."""
 
 MOST_RUNS = 10_000
+REPEATS = 3  # runs of every cell, where --repeats is not given and they are short
+SHORT_RUN = 10.0  # seconds of training up to which a run is repeated
+WITH_BARS = ("test_acc", "test_auc", "test_loss")
 SHOWN = (
     "test_acc",
     "test_auc",
@@ -65,11 +73,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Parse, run what is not done yet, show; the exit code."""
     options = make_parser().parse_args(arguments)
     screen = screen_from_arguments(options)
+    loaded = load_from_arguments(options)
+    with quick_imports():
+        from homo_dp.runs.dry_run import introduce
+
+    introduce(loaded.config, screen, loaded.source)
+    by_rule = options.repeats is None
+    if by_rule:
+        options.repeats = 1 if loaded.config.privacy.lifetime_epsilon is not None else REPEATS
     cells = _cells(options)
     check_writable(Path(options.out) / "compare.csv", "--out")
-    return compare(
-        cells, Path(options.out), options.jobs, load_from_arguments(options).config, screen
-    )
+    sweep = Sweep(cells, Path(options.out), options.jobs, loaded.config, screen, by_rule=by_rule)
+    return sweep.run()
 
 
 def make_parser() -> Parser:
@@ -85,9 +100,10 @@ def make_parser() -> Parser:
     parser.add_argument(
         "--repeats",
         type=int,
-        default=1,
+        default=None,
         metavar="N",
-        help="runs of every cell, each with its own seed",
+        help=f"runs of every cell, each with its own seed (default: {REPEATS} where a run takes up "
+        f"to {SHORT_RUN:g} s of training and there is no privacy.lifetime_epsilon, else 1)",
     )
     parser.add_argument(
         "--out",
@@ -102,42 +118,98 @@ def make_parser() -> Parser:
     return parser
 
 
-def compare(cells: Sequence[Cell], folder: Path, jobs: int, config: Config, screen: Screen) -> int:
-    """Run the cells that are not finished and show all of them; 2 or 3 if some could not run."""
-    from homo_dp.runs.sweep import finished, run_cells
-    from homo_dp.runs.sweep_log import SweepLog
+class Sweep:
+    """The cells of a comparison, those that are done and those that could not run.
 
-    results = {cell.id: result for cell in cells if (result := finished(cell, folder)) is not None}
-    left = [cell for cell in cells if cell.id not in results]
-    if results:
-        screen.line(
-            f"{len(results)} of {len(cells)} runs are done already (in {folder}); delete it to start over"
+    Args:
+        cells: all runs, with their repeats.
+        folder: where results are kept.
+        jobs: runs at a time.
+        config: the settings that the cells share.
+        screen: where the result is shown.
+        by_rule: whether repeats follow from how long the first run of each cell takes.
+    """
+
+    def __init__(
+        self,
+        cells: Sequence[Cell],
+        folder: Path,
+        jobs: int,
+        config: Config,
+        screen: Screen,
+        *,
+        by_rule: bool = False,
+    ) -> None:
+        self.cells, self.folder, self.jobs, self.config = list(cells), folder, jobs, config
+        self.screen, self.by_rule = screen, by_rule
+        self.results: dict[str, dict[str, Any]] = {}
+        self.failed: list[dict[str, Any]] = []
+
+    def run(self) -> int:
+        """Run the cells that are not finished and show all of them; 2 or 3 if some could not
+        run.
+        """
+        from homo_dp.runs.sweep import finished
+        from homo_dp.runs.sweep_log import SweepLog
+
+        for cell in self.cells:
+            if (result := finished(cell, self.folder)) is not None:
+                self.results[cell.id] = result
+        if self.results:
+            self.screen.line(
+                f"{len(self.results)} of {len(self.cells)} runs are done already (in "
+                f"{self.folder}); delete it to start over"
+            )
+        log = SweepLog(self.config, self.folder, self.cells)
+        try:
+            self._run_all(log)
+        except KeyboardInterrupt:
+            log.close("KILLED", {})
+            raise Interrupted(
+                f"{len(self.results)} of {len(self.cells)} runs are done; the same command goes on "
+                "from there"
+            ) from None
+        except BaseException:
+            log.close("FAILED", {})
+            raise
+        done = [self.results[cell.id] for cell in self.cells if cell.id in self.results]
+        files = _write(self.folder, self.cells[0].values, done)
+        tracked = log.close("FINISHED" if not self.failed else "FAILED", files)
+        _show(self.screen, self.cells[0].values, done, files, tracked)
+        return max((int(result["code"]) for result in self.failed), default=0)
+
+    def _run_all(self, log: SweepLog) -> None:
+        if not self.by_rule:
+            self._run(self.cells, log)
+            return
+        first = [cell for cell in self.cells if cell.repeat == 0]
+        self._run(first, log)
+        longest = max((result["seconds"] or 0.0 for result in self.results.values()), default=0.0)
+        if len(first) < len(self.cells) and longest <= SHORT_RUN and not self.failed:
+            self.screen.line(
+                f"a run takes {longest:.2g} s of training: each is run {REPEATS} times and charged "
+                "each time; --repeats 1 runs it once"
+            )
+            self._run(self.cells, log)
+            return
+        self.screen.line(
+            "each cell is run once: differences hold the noise of one run; "
+            "--repeats N runs it N times"
         )
-    log = SweepLog(config, folder, cells)
-    failed: list[dict[str, Any]] = []
-    try:
-        with screen.progress(len(left), "run") as progress:
-            for cell, result in run_cells(left, folder, jobs):
+
+    def _run(self, cells: Sequence[Cell], log: SweepLog) -> None:
+        from homo_dp.runs.sweep import run_cells
+
+        left = [cell for cell in cells if cell.id not in self.results]
+        with self.screen.progress(len(left), "run") as progress:
+            for cell, result in run_cells(left, self.folder, self.jobs):
                 log.cell(cell, result)
                 if result["status"] == "finished":
-                    results[cell.id] = result
+                    self.results[cell.id] = result
                 else:
-                    failed.append(result)
-                    screen.warn(f"{cell.label}: {result['reason']}")
+                    self.failed.append(result)
+                    self.screen.warn(f"{cell.label}: {result['reason']}")
                 progress.advance(accuracy=result.get("test_acc"), epsilon=result.get("epsilon"))
-    except KeyboardInterrupt:
-        log.close("KILLED", {})
-        raise Interrupted(
-            f"{len(results)} of {len(cells)} runs are done; the same command goes on from there"
-        ) from None
-    except BaseException:
-        log.close("FAILED", {})
-        raise
-    done = [results[cell.id] for cell in cells if cell.id in results]
-    files = _write(folder, cells[0].values, done)
-    tracked = log.close("FINISHED" if not failed else "FAILED", files)
-    _show(screen, cells[0].values, done, files, tracked)
-    return max((int(result["code"]) for result in failed), default=0)
 
 
 def _cells(options: argparse.Namespace) -> list[Cell]:
@@ -156,8 +228,8 @@ def _cells(options: argparse.Namespace) -> list[Cell]:
     runs = math.prod(len(values) for values in vary.values()) * options.repeats
     if runs > MOST_RUNS:
         raise ConfigError(
-            f"--repeats {options.repeats}: makes {runs} runs, at most {MOST_RUNS} are compared at once; lower it, or "
-            "give fewer values to --vary"
+            f"--repeats {options.repeats}: makes {runs} runs, at most {MOST_RUNS} are compared at "
+            "once; lower it, or give fewer values to --vary"
         )
     return cells_of(
         vary,
@@ -208,11 +280,14 @@ def _show(
     for result in done:
         groups.setdefault(tuple(str(result["values"][key]) for key in keys), []).append(result)
     names = [name for name in SHOWN if any(result.get(name) is not None for result in done)]
-    rows = [
-        [*cell, len(found), *(_mean(found, name) for name in names)]
-        for cell, found in groups.items()
-    ]
-    screen.table("cells (means over repeats)", [*keys, "runs", *names], rows)
+    barred = [name for name in WITH_BARS if name in names and len(done) > len(groups)]
+    header, rows = [*keys, "runs"], [[*cell, len(found)] for cell, found in groups.items()]
+    for name in names:
+        header += [name, f"{name} ±"] if name in barred else [name]
+        for row, found in zip(rows, groups.values(), strict=True):
+            row += [_mean(found, name), *([_deviation(found, name)] if name in barred else [])]
+    what = "means and standard deviations over repeats" if barred else "one run each"
+    screen.table(f"cells ({what})", header, rows)
     cost = price(done)
     for text in cost.words:
         screen.line(text)
@@ -228,6 +303,12 @@ def _show(
 def _mean(results: Sequence[Mapping[str, Any]], name: str) -> float | None:
     values = [float(result[name]) for result in results if result.get(name) is not None]
     return sum(values) / len(values) if values else None
+
+
+def _deviation(results: Sequence[Mapping[str, Any]], name: str) -> float | None:
+    """The standard deviation of single runs; None of fewer than two."""
+    values = [float(result[name]) for result in results if result.get(name) is not None]
+    return statistics.stdev(values) if len(values) > 1 else None
 
 
 if __name__ == "__main__":

@@ -1,13 +1,19 @@
-"""Score a table with a trained model: ``python -m homo_dp.infer --params modelFileName=...,predictFileName=...``."""
+"""Score a table with a trained model: ``python -m homo_dp.infer --params
+modelFileName=...,predictFileName=...``.
+"""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pydantic import TypeAdapter
+
+from homo_dp.config.addresses import masked
 from homo_dp.console.options import (
     Parser,
     Screen,
@@ -17,8 +23,9 @@ from homo_dp.console.options import (
     run,
     screen_from_arguments,
 )
-from homo_dp.core.errors import ConfigError, DataError
+from homo_dp.core.errors import ConfigError, DataError, InputError
 from homo_dp.core.heavy_imports import quick_imports
+from homo_dp.core.untrusted_text import Foreign
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -28,15 +35,17 @@ if TYPE_CHECKING:
     from homo_dp.data.encoding import Encoding
     from homo_dp.data.parties import Scored
     from homo_dp.data.rows import Table
+    from homo_dp.data.unexpected_values import Shares
     from homo_dp.models.files import SavedModel
 
 OUTPUTS = ("predictFileName", "indicatorFileName")
+LARGEST_INDICATORS = 100 << 20  # bytes; of a training
 WARNED = 3  # columns that are named one by one where values do not fit
 EXAMPLES = """examples:
   python -m homo_dp.infer --params modelFileName=out/model.safetensors,predictFileName=out/test_predict.csv \\
       --data patients.csv
   python -m homo_dp.infer --params modelFileName=out/model.safetensors,indicatorFileName=out/test_indicator.json
-      without --data: data.test_file of --config, or the embedded test rows
+      without --data: data.test_file of --config, or the rows of a bundled set that the training held out
   python -m homo_dp.infer --params modelFileName=out/model.safetensors,predict.threshold=0.3 --data patients.parquet
   python -m homo_dp.infer --params modelFileName=models:/screening/1 --data patients.csv
       a model that training registered in MLflow (tracking.model_name=screening)"""
@@ -47,13 +56,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = make_parser().parse_args(arguments)
     screen = screen_from_arguments(options)
     loaded = load_from_arguments(options)
+    training = Path(loaded.config.output.indicatorFileName)
     loaded = load_from_arguments(
         options, _own_names(options, loaded.config) if loaded.process == "train" else ()
     )
     screen.notes(loaded.notes)
     table = _looked_up(loaded.config, options.data)
     _check_paths(loaded.config, table)
-    return score(loaded.config, table, options.trust_factory, screen)
+    return score(loaded.config, table, options.trust_factory, screen, training, loaded.named_source)
 
 
 def make_parser() -> Parser:
@@ -69,8 +79,28 @@ def make_parser() -> Parser:
     return parser
 
 
-def score(config: Config, path: str | None, trust_factory: bool, screen: Screen) -> int:
-    """Stream the table through the model; predictions always, indicators where the label column is there."""
+def score(
+    config: Config,
+    path: str | None,
+    trust_factory: bool,
+    screen: Screen,
+    training: Path,
+    source: str | None = None,
+) -> int:
+    """Stream the table through the model; predictions always, indicators where the label column
+    is there.
+
+    Args:
+        config: names the model and the outputs, and the table unless ``path`` does.
+        path: the table to score.
+        trust_factory: run the code that a factory model names.
+        screen: where the result is shown.
+        training: where the training would have written its indicators.
+        source: where the configuration comes from, for the first line.
+
+    Returns:
+        The exit code.
+    """
     with quick_imports():
         import torch
 
@@ -83,28 +113,27 @@ def score(config: Config, path: str | None, trust_factory: bool, screen: Screen)
         from homo_dp.models.metrics import evaluate
         from homo_dp.tracking.mlflow.model_log import model_file
 
-    with model_file(config.output.modelFileName, config.tracking.uri) as source:
-        model = load_model(source, trust_factory)
+    with model_file(config.output.modelFileName, config.tracking.uri) as opened:
+        model = load_model(opened, trust_factory)
+    held_out = _held_out(config, path, model.card.split)
+    screen.line(_first_line(config, path, model, held_out, source))
     model.module.to(torch_device(config.train.device))
     encoding = Encoding.from_json(model.card.encoding)
     model.check_encoding(encoding.input_shape, encoding.classes)
     strays = Strays()
     how = Scored(csv_form(config.data), number_form(config.data), strays)
-    tables = _tables(config, path, encoding, how)
+    tables = _tables(config, path, encoding, how, held_out)
     first = next(tables, None)
     if first is None:
         raise DataError(
-            f"{path or config.data.test_file}: has no rows; give a table with at least one"
+            f"{_scored(config, path, held_out)}: has no rows; give a table with at least one to "
+            "--data"
         )
     columns = [str(name) for name in _frame(first).columns]
     _say_what_is_extra(columns, model, config, screen)
-    if (path or config.data.test_file) is None:
-        screen.line(
-            f"scores the test rows of the bundled {config.data.embedded} by train.seed={config.train.seed}; a model "
-            "that was trained by another seed or split saw some of them: give its --config"
-        )
     rows, outputs, labels = _predict(config, model, columns, _chain(first, tables), screen)
-    _say_what_strayed(strays.warnings(config.predict.warn_above), screen)
+    trained = _strays_in_training(model, (training, Path(opened).with_name("indicator.json")))
+    _say_what_strayed(strays.warnings(config.predict.warn_above, trained), screen)
     told: dict[str, Any] = {"rows": rows, "strays": strays.counts()}
     if not labels:
         _say_no_indicators(config, model, screen)
@@ -117,10 +146,27 @@ def score(config: Config, path: str | None, trust_factory: bool, screen: Screen)
     return 0
 
 
+def _strays_in_training(model: SavedModel, places: Sequence[Path]) -> Shares | None:
+    """The shares of values that the training of this model clipped, from its local indicators;
+    None where those are not at hand.
+    """
+    for path in places:
+        with contextlib.suppress(OSError, ValueError):
+            file = Foreign(str(path), "train again", InputError, LARGEST_INDICATORS)
+            found = file.json(file.read(path))
+            if isinstance(found, dict) and found.get("run", path) == model.card.privacy.get("run"):
+                return TypeAdapter(dict[str, dict[str, float]]).validate_python(
+                    found.get("train_strays")
+                )
+    return None
+
+
 def _predict(
     config: Config, model: SavedModel, columns: list[str], tables: Iterator[Table], screen: Screen
 ) -> tuple[int, list[Tensor], list[Tensor]]:
-    """Write the predictions; how many rows there were, and outputs and labels of those that have a label."""
+    """Write the predictions; how many rows there were, and outputs and labels of those that have
+    a label.
+    """
     from homo_dp.models.scoring import outputs_of
     from homo_dp.tracking.predictions import PredictionWriter
 
@@ -146,7 +192,11 @@ def _predict(
 
 
 def _indicate(
-    config: Config, model: SavedModel, metrics: dict[str, Any], told: dict[str, Any], screen: Screen
+    config: Config,
+    model: SavedModel,
+    metrics: dict[str, Any],
+    told: dict[str, Any],
+    screen: Screen,
 ) -> None:
     """Write and show the indicators of a table with labels."""
     from homo_dp.tracking.indicators import build_indicators, local_only_names, write_indicators
@@ -164,9 +214,8 @@ def _indicate(
         "predictions": config.output.predictFileName,
         "indicators": config.output.indicatorFileName,
     }
-    numbers = {
-        k: v for k, v in metrics.items() if not isinstance(v, list)
-    }  # the curve is in the indicators
+    # the curve is in the indicators
+    numbers = {k: v for k, v in metrics.items() if not isinstance(v, list)}
     screen.summary({"rows": told["rows"], **numbers, **extra, "files": files})
 
 
@@ -190,7 +239,9 @@ def _looked_up(config: Config, table: str | None) -> str | None:
 
 
 def _own_names(options: argparse.Namespace, config: Config) -> list[tuple[str, str]]:
-    """Outputs that `--params` does not name are those of training with `test_` before: training's files stay."""
+    """Outputs that `--params` does not name are those of training with `test_` before:
+    training's files stay.
+    """
     from homo_dp.config.params import parse_pairs, parse_params
 
     params = parse_params(text for group in options.params for text in group).items
@@ -230,7 +281,8 @@ def _say_what_strayed(warnings: Sequence[str], screen: Screen) -> None:
         screen.warn(f"{warning}; the table may not mean what the model was trained on")
     if len(warnings) > WARNED:
         screen.warn(
-            f"the same of {len(warnings) - WARNED} more columns; --json shows the counts of all (strays)"
+            f"the same of {len(warnings) - WARNED} more columns; --json shows the counts of all "
+            "(strays)"
         )
 
 
@@ -242,25 +294,57 @@ def _threshold(config: Config, model: SavedModel) -> float:
     )
 
 
-def _tables(config: Config, path: str | None, encoding: Encoding, how: Scored) -> Iterator[Table]:
+def _held_out(config: Config, path: str | None, record: Mapping[str, Any]) -> Config | None:
+    """The configuration of the rows that the training held out, where no table is named."""
+    if path is not None or config.data.test_file is not None:
+        return None
+    from homo_dp.data.recorded_split import recorded_config
+
+    held_out = recorded_config(record, config.output.modelFileName)
+    if config.data.files:
+        raise ConfigError(
+            f"{config.output.modelFileName}: was trained on {held_out.data.embedded}, and the "
+            "config names data.files; give the table to score with --data"
+        )
+    return held_out
+
+
+def _first_line(
+    config: Config, path: str | None, model: SavedModel, held_out: Config | None, source: str | None
+) -> str:
+    """The table, the model, and where the configuration comes from."""
+    architecture = model.card.architecture
+    parts = (
+        f"data: {_scored(config, path, held_out)}",
+        f"model: {config.output.modelFileName} ({architecture.factory or architecture.name})",
+        source,
+    )
+    return masked("; ".join(part for part in parts if part))
+
+
+def _scored(config: Config, path: str | None, held_out: Config | None) -> str:
+    """The name of what is scored."""
+    if held_out is not None:
+        from homo_dp.data.recorded_split import split_text
+
+        return split_text(held_out)
+    tests = path or config.data.test_file or ""
+    return tests if isinstance(tests, str) else ", ".join(tests.values())
+
+
+def _tables(
+    config: Config, path: str | None, encoding: Encoding, how: Scored, held_out: Config | None
+) -> Iterator[Table]:
     from homo_dp.data.parties import iter_tables, load_federation, table_to_score
 
-    source = path or config.data.test_file
-    if source is None and config.data.embedded is not None:
-        for party in load_federation(config).parties.values():
+    if held_out is not None:
+        for party in load_federation(held_out).parties.values():
             if party.test is not None and party.test.frame is not None:
-                try:
-                    name = f"test rows of data.embedded={config.data.embedded}"
-                    yield table_to_score(party.test.frame, encoding, name, how)
-                except DataError as error:
-                    raise DataError(f"{error}; give the table to score with --data") from error
+                name = f"test rows of {held_out.data.embedded}"
+                yield table_to_score(party.test.frame, encoding, name, how)
         return
-    if source is None:
-        raise ConfigError(
-            "--data is missing: give the table to score, or data.test_file in --config"
-        )
-    paths: list[Any] = list(source.values()) if isinstance(source, dict) else [source]
-    for each in paths:
+    source = path or config.data.test_file or ""
+    for each in source.values() if isinstance(source, dict) else [source]:
         yield from iter_tables(each, encoding, config.predict.chunk_rows, how)
 
 

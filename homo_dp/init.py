@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import shlex
 import shutil
 import sys
@@ -17,23 +19,24 @@ EXAMPLES = """examples:
   homo-dp init trial
       asks for tables, label and epsilon; without a terminal the answers are the defaults
   homo-dp init trial --table a=hospital_a.csv --table b=hospital_b.csv --label outcome --epsilon 2
-      copies nothing: the config names the tables, and its columns are drafted from the first one"""
+      copies nothing: the config names the tables, and its columns are drafted from them"""
 
+_SQLITE_FILE = re.compile(r"(sqlite(?:\+\w+)?:///)([^/:?#][^?#]*)(.*)")  # by a relative path
 CONFIG = """\
-# A federation in one process; all keys and defaults: docs/config.md. Run: homo-dp train --config {typed}/config.yaml
+# A federation in one process; all keys and defaults: docs/config.md. Run `homo-dp train` in this folder: it reads this
+# file, and relative paths below start here.
 {model}
 {data}
 privacy:
   target_epsilon: {epsilon:g}        # what the whole run may cost each party: 1 is strong, 8 is weak
-  delta: 1.0e-05           # below 1 / rows of every party
-  ledger: {name}/ledger.sqlite   # what was spent on these data, over all runs: keep it
+  ledger: ledger.sqlite    # what was spent on these data, over all runs: keep it
 train:
   auto: true               # mechanism, rounds, rate, batch and clip follow by rule from row counts, columns, epsilon;
                            # --dry-run says which (docs/auto.md). What you write here stays, for example rounds: 30
 output:
-  predictFileName: {name}/out/predict.csv
-  indicatorFileName: {name}/out/indicator.json
-  modelFileName: {name}/out/model.safetensors
+  predictFileName: out/predict.csv
+  indicatorFileName: out/indicator.json
+  modelFileName: out/model.safetensors
 tracking:
   enabled: false           # true: runs go to MLflow, which `homo-dp ui` shows
 """
@@ -48,19 +51,25 @@ README = """\
 
 A federation of {parties}, with differential privacy (epsilon {epsilon:g} for each party).
 
+Run the commands in this folder; they read `config.yaml`.
+
 1. Read `config.yaml`. {todo}
-2. `homo-dp train --config {typed}/config.yaml --dry-run` says what would be released; it only counts rows.
-3. `homo-dp train --config {typed}/config.yaml` trains; results are in `{name}/out/`.
-4. `homo-dp report {typed}/out -o {typed}/report.html` makes the page for whoever signs it off.
+2. `homo-dp train --dry-run` says what would be released; it only counts rows.
+3. `homo-dp train` trains; results are in `out/`.
+4. `homo-dp report out -o report.html` makes the page for whoever signs it off.
 
 `ledger.sqlite` keeps what was spent on these data. Do not delete it: the guarantee over several runs rests on it.
-Run the commands in the folder that holds this one. `parties/NAME/` is a place for what a party keeps to itself.
+`parties/NAME/` is a place for local files of a party (they never leave it).
 """
 _DRAFTED = (
-    "Its bounds and levels were drafted from rows: REPLACE every one by public knowledge, then say where they come\n"
-    "   from in `data.bounds_source` (codebook or public). Until then a private run is refused."
+    "Its bounds and categories were read from rows, which epsilon does not cover:\n   every run "
+    "says so, and parties on their own machines refuse it. Replace each one by public knowledge, "
+    "then change\n   `data.bounds_source` to codebook or public."
 )
-_BUNDLED = "It uses the bundled breast-cancer table, whose bounds are public; put your own tables under `data.files`."
+_BUNDLED = (
+    "It uses the bundled breast-cancer table, whose bounds are public; put your own tables under "
+    "`data.files`."
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -83,7 +92,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     written, guesses = write_project(folder, tables, label, epsilon)
     for line in (*guesses, *(f"wrote {path}" for path in written)):
         screen.line(line)
-    screen.line(f"next: read {folder / 'README.md'}")
+    screen.line(f"next: cd {shlex.quote(folder.as_posix())}, read README.md, then homo-dp train")
     return 0
 
 
@@ -106,20 +115,20 @@ def make_parser() -> Parser:
 def write_project(
     folder: Path, tables: dict[str, str], label: str | None, epsilon: float
 ) -> tuple[list[Path], tuple[str, ...]]:
-    """Write config, README and party folders; the files, and what was guessed. Nothing is left if a table is bad."""
+    """Write config, README and party folders; the files, and what was guessed. Nothing is left
+    if a table is bad.
+    """
     model = CLASSES
     guesses: tuple[str, ...] = ()
     if tables:
-        data, model, guesses = _drafted(tables, label)
+        data, model, guesses = _drafted(folder, tables, label)
         todo, parties = _DRAFTED, f"{len(tables)} parties ({', '.join(tables)})"
     else:
         data = "data:\n  embedded: breast_cancer  # a bundled, public table, split over 3 parties"
         todo, parties = _BUNDLED, "3 simulated parties"
-    name = folder.as_posix()
-    words = {"name": name, "typed": shlex.quote(name), "epsilon": epsilon, "model": model}
     files = {
-        "config.yaml": CONFIG.format(data=data, **words),
-        "README.md": README.format(parties=parties, todo=todo, **words),
+        "config.yaml": CONFIG.format(data=data, epsilon=epsilon, model=model),
+        "README.md": README.format(name=folder.name, parties=parties, todo=todo, epsilon=epsilon),
     }
     made = not folder.exists()
     try:
@@ -134,21 +143,33 @@ def write_project(
     return [folder / name for name in files], guesses
 
 
-def _drafted(tables: dict[str, str], label: str | None) -> tuple[str, str, tuple[str, ...]]:
-    from homo_dp.data.describe import draft, yaml_line
+def _drafted(
+    folder: Path, tables: dict[str, str], label: str | None
+) -> tuple[str, str, tuple[str, ...]]:
+    from homo_dp.data.describe import draft
 
-    found = draft(next(iter(tables.values())), {"label": label})
-    text = found.text.rstrip()
+    addresses = {party: _seen_from(folder, path) for party, path in tables.items()}
+    found = draft(tables, {"label": label}, addresses)
     guesses = tuple(
         f"{line.partition('; --')[0]}; change it in config.yaml if it is wrong"
+        if line.startswith("guessed")
+        else line
         for line in found.guesses
     )
-    files = "\n".join(
-        f"    {yaml_line(party)}: {yaml_line(path)}" for party, path in tables.items()
-    )
-    head, _, rest = text.partition("data:\n")
-    model = NUMBERS if "\n  target_bounds:" in text else CLASSES
-    return f"{head}data:\n  files:\n{files}\n{rest}", model, guesses
+    model = NUMBERS if "\n  target_bounds:" in found.text else CLASSES
+    return found.text.rstrip(), model, guesses
+
+
+def _seen_from(folder: Path, path: str) -> str:
+    """The address of a table for a command that runs in the project's folder."""
+    database = _SQLITE_FILE.match(path)
+    if database is not None:
+        return f"{database[1]}{_relative(folder, database[2])}{database[3]}"
+    return path if "://" in path else _relative(folder, path)
+
+
+def _relative(folder: Path, path: str) -> str:
+    return path if os.path.isabs(path) else Path(os.path.relpath(path, folder)).as_posix()
 
 
 def _tables(given: Sequence[str]) -> dict[str, str]:

@@ -1,4 +1,6 @@
-"""`python -m homo_dp.keys`: make, show, renew and revoke the keys of parties and aggregator (docs/keys.md)."""
+"""`python -m homo_dp.keys`: make, show, renew and revoke the keys of parties and aggregator
+(docs/keys.md).
+"""
 
 import argparse
 import sys
@@ -24,8 +26,8 @@ def _new(options: argparse.Namespace) -> None:
     print(pair.public.line)
     _say(
         options,
-        f"{private} stays with you (mode 0600); give the line above, or {public}, to the other side and compare the "
-        f"fingerprint by another way: {pair.public.fingerprint}",
+        f"{private} stays with you (mode 0600); give the line above, or {public}, to the other "
+        f"side and compare the fingerprint by another way: {pair.public.fingerprint}",
     )
 
 
@@ -59,8 +61,9 @@ def _renew(options: argparse.Namespace) -> None:
     print(line)
     _say(
         options,
-        f"{options.file} is new, the old key is {retired}; give the line above to the other side, which takes it with "
-        f"`python -m homo_dp.keys accept`; new fingerprint: {new.public.fingerprint}",
+        f"{options.file} is new, the old key is {retired}; give the line above to the other side, "
+        "which takes it with `python -m homo_dp.keys accept`; new fingerprint: "
+        f"{new.public.fingerprint}",
     )
 
 
@@ -71,8 +74,9 @@ def _accept(options: argparse.Namespace) -> None:
     print(key.line)
     _say(
         options,
-        f"signed by the old key of {key.name}: put the line above in place of the old one, then start again; the run "
-        f"continues. Fingerprint: {key.fingerprint}. If the old key may be stolen, believe no renewal: ask them",
+        f"signed by the old key of {key.name}: put the line above in place of the old one, then "
+        f"start again; the run continues. Fingerprint: {key.fingerprint}. If the old key may be "
+        "stolen, believe no renewal: ask them",
     )
 
 
@@ -89,8 +93,8 @@ def _revoke(options: argparse.Namespace) -> None:
     what = "was added" if added else "was there already"
     _say(
         options,
-        f"the key {key.fingerprint} of {key.name} {what}; set transport.revoked_keys to this file on every side: "
-        "processes that run with it believe the key no more within a second",
+        f"the key {key.fingerprint} of {key.name} {what}; set transport.revoked_keys to this file "
+        "on every side: processes that run with it believe the key no more within a second",
     )
 
 
@@ -134,7 +138,11 @@ def make_parser() -> Parser:
     )
     revoke.add_argument("key", metavar="KEY", help="NAME.pub, or the public line in quotes")
     revoke.add_argument(
-        "--list", metavar="FILE", type=Path, required=True, help="the list; made if it is not there"
+        "--list",
+        metavar="FILE",
+        type=Path,
+        required=True,
+        help="the list; made if it is not there",
     )
     revoke.add_argument("--why", metavar="TEXT", default="", help="a remark that is kept beside it")
     for command in (new, renew):

@@ -92,16 +92,18 @@ def usage() -> str:
     for person, group in GROUPS:
         lines.append(f"{person}:")
         lines += [f"  {name:<12}{says}" for name, _, says in group if name in there]
-    here = (Path(__file__).parents[1] / "docs" / "index.md").is_file()
+    root = Path(__file__).parents[1]
+    # site-packages may have a folder docs of another package
     docs = (
-        "docs/index.md"
-        if here
-        else f"docs/index.md of the source distribution, homo_dp-{__version__}.tar.gz"
+        f"Docs: {root / 'docs' / 'index.md'}"
+        if (root / "pyproject.toml").is_file() and (root / "docs" / "index.md").is_file()
+        else f"Docs: the folder docs of the source distribution, homo_dp-{__version__}.tar.gz; a "
+        "wheel has none"
     )
     lines += [
         "",
         "homo-dp COMMAND --help says more; homo-dp --version prints the version.",
-        f"Docs: {docs}",
+        docs,
     ]
     return "\n".join(lines)
 
@@ -116,6 +118,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"homo_dp {__version__}")
         return 0
     name, rest = given[0], given[1:]
+    if name == "data":  # `python -m homo_dp.data describe`, as a command of this name
+        return int(importlib.import_module("homo_dp.data.__main__").main(rest) or 0)
     there = commands()
     if name not in there:
         import difflib

@@ -1,4 +1,6 @@
-"""Run one party of a federation beside its own table: ``python -m homo_dp.party --config conf/party_a.yaml``."""
+"""Run one party of a federation beside its own table: ``python -m homo_dp.party --config
+conf/party_a.yaml``.
+"""
 
 from __future__ import annotations
 
@@ -43,6 +45,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     screen.notes(loaded.notes)
     if options.word is not None:
         return _answer(options, loaded.config, screen)
+    with quick_imports():
+        from homo_dp.runs.run_facts import run_line
+
+    own = loaded.config
+    rows = {} if own.party.name is None else {own.party.name: own.data.rows.get(own.party.name)}
+    screen.line(run_line(own, rows, loaded.source, model="by the aggregator's plan"))
     if options.dry_run:
         from homo_dp.runs.party_dry_run import show_party_plan
 
@@ -83,6 +91,10 @@ def _answer(options: argparse.Namespace, config: Config, screen: Screen) -> int:
 
     if options.run is None:
         raise InputError(f"{options.word}: names no run; `homo-dp status` lists those that wait")
+    if config.party.name is None:
+        raise ConfigError(
+            f"{options.word}: party.name is not given; name the party's config by --config FILE"
+        )
     answer(config.party.folder / check_id("run", options.run), options.run, options.word, screen)
     return 0
 

@@ -1,7 +1,9 @@
-"""PrimiHub's command line: ``python -m homo_dp.primihub [primihub-cli] --task_lang=python --task_code=FILE ...``.
+"""PrimiHub's command line: ``python -m homo_dp.primihub [primihub-cli] --task_lang=python
+--task_code=FILE ...``.
 
-Takes the whole line, the older one with a task's Python file and the newer one with ``--task_config_file=TASK.json``,
-and trains or scores here. A Python file is read for its `config` and data sets, never run.
+Takes the whole line, the older one with a task's Python file and the newer one with
+``--task_config_file=TASK.json``, and trains or scores here. A Python file is read for its `config`
+and data sets, never run.
 """
 
 from __future__ import annotations
@@ -13,8 +15,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from homo_dp.config.params import format_item
+from homo_dp.config.aliases import ALIASES, rename
+from homo_dp.config.layers import merge, put, split_key
+from homo_dp.config.load import read_tree
+from homo_dp.config.params import format_item, parse_params
 from homo_dp.config.primihub import IGNORED, OLD_NAMES
+from homo_dp.config.translation import Fallback
 from homo_dp.console.options import Parser, add_screen_arguments, run, screen_from_arguments
 from homo_dp.core.errors import ConfigError
 from homo_dp.core.untrusted_text import Foreign
@@ -55,7 +61,8 @@ EXAMPLE_TASKS: dict[str, dict[str, Any]] = {
 }
 INFER_DATA = "test_homo_lr"
 MODES = {"DPSGD": "dp_sgd", "Plaintext": "none"}
-# Public descriptions of the tables of PrimiHub's examples, by the first word of their data sets' names.
+# Public descriptions of the tables of PrimiHub's examples, by the first word of their data sets'
+# names.
 DESCRIPTIONS = {
     "binclass": "primihub_binclass",
     "multiclass": "primihub_multiclass",
@@ -80,10 +87,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     screen_from_arguments(options).notes(job.notes)
     given = [
         part
-        for key, value in job.settings.items()
+        for key, value in _not_overridden(job.settings, options).items()
         for part in ("--params", format_item(key, value))
     ]
     line = [
+        "--no-working-config",
         *job.arguments,
         *given,
         *(part for text in options.params for part in ("--params", text)),
@@ -165,11 +173,13 @@ def _job(options: argparse.Namespace) -> Job:
     if options.task_type != 0:
         what = TASK_TYPES.get(options.task_type, "unknown")
         raise ConfigError(
-            f"--task_type={options.task_type}: is {what}, not training; homo_dp does federated learning, 0"
+            f"--task_type={options.task_type}: is {what}, not training; homo_dp does federated "
+            "learning, 0"
         )
     if (options.task_code is None) == (options.task_config_file is None):
         raise ConfigError(
-            "--task_code, --task_config_file: give one of them, a task's Python file or its JSON file"
+            "--task_code, --task_config_file: give one of them, a task's Python file or its JSON "
+            "file"
         )
     job = Job()
     unused = [name for name in NO_NODE if getattr(options, name) is not None]
@@ -178,7 +188,8 @@ def _job(options: argparse.Namespace) -> Job:
         _config_file(options.task_config_file, job)
     elif options.task_lang != "python":
         raise ConfigError(
-            f"--task_lang={options.task_lang}: is secure computation (MPC), not training here; use python"
+            f"--task_lang={options.task_lang}: is secure computation (MPC), not training here; use "
+            "python"
         )
     else:
         given = "data." in " ".join(options.params)
@@ -192,6 +203,16 @@ def _job(options: argparse.Namespace) -> Job:
         job.settings["data.registry"] = list(options.registry)
     job.arguments += [part for path in options.config for part in ("--config", path)]
     return job
+
+
+def _not_overridden(settings: dict[str, Any], options: argparse.Namespace) -> dict[str, Any]:
+    """The settings of a task that neither `--config` nor `--params` sets or replaces."""
+    over: dict[str, Any] = {}
+    for path in options.config:
+        over = merge(over, rename(read_tree(Path(path))))
+    for key, value in parse_params(options.params).items:
+        put(over, split_key(ALIASES.get(key, key)), value)
+    return {key: value for key, value in settings.items() if Fallback(key, value).is_open(over)}
 
 
 def _config_file(path: str, job: Job) -> None:
@@ -220,7 +241,8 @@ def _config_file(path: str, job: Job) -> None:
         if any(name.startswith(f"{start}_hfl_") for name in names):
             job.arguments += ["--config", recipe]
             job.notes.append(
-                f"columns: by conf/{recipe}.yaml, which describes PrimiHub's {start} tables; --config gives others"
+                f"columns: by conf/{recipe}.yaml, which describes PrimiHub's {start} tables; "
+                "--config gives others"
             )
     if any(name.startswith("mnist_") for name in names):
         job.settings["data.classes"] = list(range(10))
@@ -233,7 +255,7 @@ def _code(path: Path, job: Job, *, has_data: bool, by_name: bool) -> None:
         job.command = "infer"
         if not has_data:
             job.notes.append(
-                "data: no --registry and no table given; scores the bundled breast-cancer test rows"
+                "data: no --registry and no table given; scores the test rows of the training"
             )
         elif by_name:
             job.arguments += [
@@ -243,7 +265,8 @@ def _code(path: Path, job: Job, *, has_data: bool, by_name: bool) -> None:
         return
     if stem.endswith("paillier"):
         raise ConfigError(
-            f"--task_code={path}: trains under Paillier encryption, which is not used here; take homo_lr_dpsgd.py"
+            f"--task_code={path}: trains under Paillier encryption, which is not used here; take "
+            "homo_lr_dpsgd.py"
         )
     settings, sets = _literals(path) if path.is_file() else (EXAMPLE_TASKS.get(stem), {})
     if settings is None:
@@ -259,9 +282,18 @@ def _code(path: Path, job: Job, *, has_data: bool, by_name: bool) -> None:
     job.settings |= {
         "model.name": "logistic_regression",
         "privacy.mechanism": MODES[mode],
+        "train.auto": False,
         "train.local_steps": 1,
     }
-    for name, value in settings.items():
+    example = EXAMPLE_TASKS["homo_lr_dpsgd" if mode == "DPSGD" else "homo_lr"]
+    # a looser delta than ours is only taken where the task writes it
+    left_open = {
+        name: value for name, value in example.items() if name not in {*settings, "mode", "delta"}
+    }
+    if left_open:
+        values = ", ".join(f"{name}={value}" for name, value in left_open.items())
+        job.notes.append(f"left open, so the values of PrimiHub hold: {values}")
+    for name, value in (left_open | settings).items():
         _setting(name, value, job)
     if has_data:
         files = {role: name for role, name in sets.items() if role != "arbiter"}
@@ -271,7 +303,8 @@ def _code(path: Path, job: Job, *, has_data: bool, by_name: bool) -> None:
     else:
         job.settings |= {"data.embedded": "breast_cancer", "data.partition.parties": 2}
         job.notes.append(
-            "data: no --registry and no files given; trains on the bundled breast-cancer table, two parties"
+            "data: no --registry and no files given; trains on the bundled breast-cancer table, "
+            "two parties"
         )
 
 
@@ -291,7 +324,9 @@ def _setting(name: str, value: Any, job: Job) -> None:
 
 
 def _literals(path: Path) -> tuple[dict[str, Any] | None, dict[str, str]]:
-    """The `config` of a task's file and the data set of each role; the file is parsed and never run."""
+    """The `config` of a task's file and the data set of each role; the file is parsed and never
+    run.
+    """
     tree = _parsed(path)
     config: dict[str, Any] | None = None
     sets: dict[str, str] = {}

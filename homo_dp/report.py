@@ -8,7 +8,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from homo_dp.console.options import Parser, Screen, add_screen_arguments, run, screen_from_arguments
+from homo_dp.console.options import (
+    Parser,
+    Screen,
+    add_screen_arguments,
+    run,
+    screen_from_arguments,
+)
 from homo_dp.core.errors import InputError
 from homo_dp.core.files import check_writable, write_whole
 
@@ -105,7 +111,9 @@ def _check(report: str, key: str | None, screen: Screen) -> int:
 
 
 def write_registry(record: Record, output: str, screen: Screen) -> None:
-    """Write the record for the registry of deployments; a run without a guarantee has nothing to register."""
+    """Write the record for the registry of deployments; a run without a guarantee has nothing to
+    register.
+    """
     from homo_dp.evidence.opendp_registry import registry_yaml
 
     if not record.privacy.get("private"):
@@ -150,7 +158,9 @@ def write_report(
 
 
 def findings(record: Record, ledger: str | None) -> tuple[tuple[bool, str], ...]:
-    """Everything that can be checked about the ledger: the extract, its sum, and the ledger it came from."""
+    """Everything that can be checked about the ledger: the extract, its sum, and the ledger it
+    came from.
+    """
     from homo_dp.tracking.report.ledger_extract import (
         verify_against,
         verify_epsilon,
@@ -160,7 +170,10 @@ def findings(record: Record, ledger: str | None) -> tuple[tuple[bool, str], ...]
 
     summary = record.indicators.get("ledger") or {}
     if not record.ledger:
-        missing = "the extract of this run's ledger rows is not in the folder: what the run released cannot be checked"
+        missing = (
+            "the extract of this run's ledger rows is not in the folder: what the run released "
+            "cannot be checked"
+        )
         return ((False, missing),) if summary.get("datasets") else ()
     found = verify_extract(record.ledger, summary.get("head"), summary.get("releases"))
     found += verify_statement(record.privacy, record.ledger)
@@ -180,7 +193,9 @@ def findings(record: Record, ledger: str | None) -> tuple[tuple[bool, str], ...]
 
 
 def _whole_ledger(record: Record, given: str | None) -> Path | None:
-    """The ledger that is given, the one beside the outputs, or one of the same name here if it knows the run."""
+    """The ledger that is given, the one beside the outputs, or one of the same name here if it
+    knows the run.
+    """
     if given is not None:
         if not Path(given).is_file():
             raise InputError(f"--ledger {given}: no such file; give the path of the ledger")
@@ -205,7 +220,8 @@ def _record(source: str, uri: str) -> Iterator[Record]:
         return
     if not source.isalnum():
         raise InputError(
-            f"{source}: no such folder or file; give the output folder of a run, or an MLflow run id"
+            f"{source}: no such folder or file; give the output folder of a run, or an MLflow "
+            "run id"
         )
     with fetched(source, uri) as record:
         yield record

@@ -1,4 +1,6 @@
-"""Ask private statistics of the parties' tables: ``python -m homo_dp.stats --ask rows,classes,means,histograms``."""
+"""Ask private statistics of the parties' tables: ``python -m homo_dp.stats --ask
+rows,classes,means,histograms``.
+"""
 
 from __future__ import annotations
 
@@ -44,18 +46,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with quick_imports():
             from homo_dp.runs.dry_run import show_plan
 
-        show_plan(config, screen)
+        show_plan(config, screen, loaded.source)
         return 0
     check_outputs(config, ("indicatorFileName",))
     if config.federation.parties:
         with quick_imports():
             from homo_dp.runs.aggregator_process import AggregatorProcess
+            from homo_dp.runs.run_facts import member_rows, run_line
 
+        screen.line(run_line(config, member_rows(config), loaded.source))
         return AggregatorProcess(config, screen).run()
     with quick_imports():
         from homo_dp.runs.statistics import ask_and_publish
 
-    ask_and_publish(config, screen)
+    ask_and_publish(config, screen, loaded.source)
     return 0
 
 

@@ -1,13 +1,18 @@
-"""Show how the runs of a party or an aggregator are doing: ``homo-dp status --config conf/party_a.yaml``."""
+"""Show how the runs of a party or an aggregator are doing: ``homo-dp status --config
+conf/party_a.yaml``.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import hmac
 import secrets
+import socket
+import threading
 from collections.abc import Callable, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
 
 from homo_dp.console.options import (
@@ -18,12 +23,15 @@ from homo_dp.console.options import (
     run,
     screen_from_arguments,
 )
+from homo_dp.core.errors import ConfigError, error_text
 from homo_dp.core.files import write_whole
 
 if TYPE_CHECKING:
     from homo_dp.config.schema import Config
     from homo_dp.runs.run_status import Status
 
+MOST_CONNECTIONS = 32
+SECONDS = 10.0  # of silence after which a connection is closed
 EXAMPLES = """examples:
   homo-dp status --config conf/party_a.yaml            the runs of this party, its budget, and plans that wait
   homo-dp status --config conf/federation.yaml --json  the runs of this aggregator, for a program
@@ -37,7 +45,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Parse and show; the exit code."""
     options = make_parser().parse_args(arguments)
     screen = screen_from_arguments(options)
-    config = load_from_arguments(options).config
+    loaded = load_from_arguments(options)
+    screen.line(loaded.source)
+    config = loaded.config
     from homo_dp.runs.run_status import status
 
     found = status(config)
@@ -71,7 +81,9 @@ def show(found: Status, screen: Screen) -> None:
 
     if found["budget"]:
         screen.table(
-            f"budget of {found['name']}", ["", ""], [list(pair) for pair in found["budget"].items()]
+            f"budget of {found['name']}",
+            ["", ""],
+            [list(pair) for pair in found["budget"].items()],
         )
     if found["runs"]:
         screen.table(f"runs of {found['name']}", HEADER, rows(found))
@@ -82,7 +94,9 @@ def show(found: Status, screen: Screen) -> None:
 
 
 def page(found: Status) -> str:
-    """The status as a page that loads nothing and runs nothing; a row count that is not declared stays out of it."""
+    """The status as a page that loads nothing and runs nothing; a row count that is not declared
+    stays out of it.
+    """
     from homo_dp.runs.approval import ROWS_TOLD
     from homo_dp.runs.run_status import HEADER, rows
     from homo_dp.tracking.report.page import HtmlTable, render
@@ -118,13 +132,37 @@ class StatusServer(ThreadingHTTPServer):
     """A server on 127.0.0.1 that shows the status and takes nothing.
 
     Guarantees:
-        - it answers only those who know the secret word of its address: loopback is open to every user of a machine,
-        and a SuperNode's user runs code that came over the network.
+        - it answers only those who know the secret word of its address: loopback is open to every
+          user of a machine, and a SuperNode's user runs code that came over the network;
+        - at most ``MOST_CONNECTIONS`` connections, and threads, are open: another one closes the
+          oldest, so that connections that ask nothing keep nobody out.
     """
 
     def __init__(self, found: Callable[[], Status], port: int) -> None:
         self._word = secrets.token_urlsafe(16)
+        self._connections: dict[socket.socket, None] = {}  # the oldest first
+        self._changes = threading.Lock()
         super().__init__(("127.0.0.1", port), handler(found, self._word))
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Take a connection, in the place of the oldest one where there are too many."""
+        with self._changes:
+            while len(self._connections) >= MOST_CONNECTIONS:
+                oldest = next(iter(self._connections))
+                del self._connections[oldest]
+                with contextlib.suppress(OSError):
+                    oldest.shutdown(socket.SHUT_RDWR)  # its thread reads the end, and ends
+            self._connections[request] = None
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        """Close a connection."""
+        with self._changes:
+            self._connections.pop(request, None)
+        super().shutdown_request(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A connection that broke off is nothing to print a traceback for."""
 
     def address(self, path: str = "/") -> str:
         """Where the page is, or another path, with the secret word."""
@@ -133,7 +171,13 @@ class StatusServer(ThreadingHTTPServer):
 
 def server(config: Config, port: int) -> StatusServer:
     """The server of the side that a config is for."""
-    return StatusServer(lambda: _status(config), port)
+    try:
+        return StatusServer(lambda: _status(config), port)
+    except (OSError, OverflowError) as error:
+        raise ConfigError(
+            f"--serve {port}: cannot be bound on 127.0.0.1 ({error_text(error)}); give a free port, "
+            "1 to 65535"
+        ) from None
 
 
 def _status(config: Config) -> Status:
@@ -143,10 +187,14 @@ def _status(config: Config) -> Status:
 
 
 def handler(found: Callable[[], Status], word: str) -> type[BaseHTTPRequestHandler]:
-    """Answers GET / and GET /status.json; a page of another name cannot reach it through a browser."""
+    """Answers GET / and GET /status.json; a page of another name cannot reach it through a
+    browser.
+    """
     import json
 
     class Handler(BaseHTTPRequestHandler):
+        timeout = SECONDS
+
         def do_GET(self) -> None:
             host, asked = (self.headers.get("Host") or "").rsplit(":", 1)[0], urlsplit(self.path)
             if host not in ("127.0.0.1", "localhost"):  # a name that was made to point here

@@ -1,4 +1,6 @@
-"""Train a federation in one process: ``python -m homo_dp.train [--config FILE] [--params key=value,...]``."""
+"""Train a federation in one process: ``python -m homo_dp.train [--config FILE] [--params
+key=value,...]``.
+"""
 
 from __future__ import annotations
 
@@ -45,16 +47,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     screen.notes(loaded.notes)
     if loaded.process == "predict":
         raise ConfigError(
-            "process=predict: the task scores a table; run it with python -m homo_dp.infer or homo_dp.primihub"
+            "process=predict: the task scores a table; run it with python -m homo_dp.infer or "
+            "homo_dp.primihub"
         )
     if options.dry_run:
         with quick_imports():
             from homo_dp.runs.dry_run import show_plan
 
-        show_plan(loaded.config, screen)
+        show_plan(loaded.config, screen, loaded.source)
         return 0
     check_outputs(loaded.config)
-    return train(_placed(loaded.config), screen)
+    return train(_placed(loaded.config), screen, loaded.source)
 
 
 def make_parser() -> Parser:
@@ -86,11 +89,17 @@ def _what_is_replaced(config: Config) -> list[str]:
     return [] if (what := replaced(config.output)) is None else [what]
 
 
-def train(config: Config, screen: Screen) -> int:
-    """Run the simulation with progress and tracking, write its files, show the result."""
+def train(config: Config, screen: Screen, source: str | None = None) -> int:
+    """Run the simulation with progress and tracking, write its files, show the result.
+
+    Args:
+        config: the configuration of the run.
+        screen: where progress and result are shown.
+        source: where the configuration comes from, for the first line.
+    """
     tracker = open_tracker(config)
     try:
-        return _train(config, screen, tracker)
+        return _train(config, screen, tracker, source)
     except BaseException as error:
         from homo_dp.runs.run_facts import failure_tags
 
@@ -98,10 +107,11 @@ def train(config: Config, screen: Screen) -> int:
         raise
 
 
-def _train(config: Config, screen: Screen, tracker: Tracker) -> int:
+def _train(config: Config, screen: Screen, tracker: Tracker, source: str | None) -> int:
     from homo_dp.runs.training import check_rounds, prepared
 
-    with prepared(config, screen, tracker, _what_is_replaced(config)) as simulation:
+    notes = _what_is_replaced(config)
+    with prepared(config, screen, tracker, notes, source) as simulation:
         outcome = simulation.run()
     check_rounds(outcome, tracker)
     from homo_dp.runs.outputs import write_outputs  # after the heavy imports of training
@@ -121,8 +131,10 @@ def _train(config: Config, screen: Screen, tracker: Tracker) -> int:
 
 
 def _show(screen: Screen, outcome: RunOutcome, written: Written, tracked: str | None) -> None:
+    from homo_dp.federation.sessions.statement import statement_lines
     from homo_dp.runs.outputs import judged_line, released_line
     from homo_dp.runs.user_simulation import counted
+    from homo_dp.tracking.indicators import no_better_than_majority
 
     statement, indicators = outcome.statement, written.indicators
     if not statement["private"]:
@@ -149,14 +161,15 @@ def _show(screen: Screen, outcome: RunOutcome, written: Written, tracked: str | 
         for part in ("train", "test")
     ]
     screen.table("metrics", ["rows of", *metrics], cells)
+    if (useless := no_better_than_majority(indicators)) is not None:
+        screen.warn(useless)
     for text in _compared(indicators):
         screen.line(text)
     for line in (released_line(indicators), judged_line(indicators)):
         if line is not None:
             screen.line(line)
-    screen.line(statement["statement"])
-    for note in statement["notes"]:
-        screen.line(note)
+    for text in (*statement_lines(statement), *statement["notes"]):
+        screen.line(text)
     for name, path in written.files.items():
         screen.line(f"{name}: {path}")
     if tracked is not None:
@@ -169,7 +182,8 @@ def _compared(indicators: Mapping[str, Any]) -> list[str]:
     lines = []
     if indicators.get("test_majority") is not None:
         lines.append(
-            f"always answering the most frequent class: test accuracy {indicators['test_majority']:.4g}"
+            "always answering the most frequent class: test accuracy "
+            f"{indicators['test_majority']:.4g}"
         )
     fit = indicators.get("plain_fit") or {}
     figures = [

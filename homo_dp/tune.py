@@ -1,7 +1,8 @@
-"""Random search for settings: ``python -m homo_dp.tune --range train.learning_rate=0.1:10 --trials 8``.
+"""Random search for settings: ``python -m homo_dp.tune --range train.learning_rate=0.1:10 --trials
+8``.
 
-Draws settings within the given ranges, trains each, on all cores, and names the best. The same command again goes on
-where it was interrupted.
+Draws settings within the given ranges, trains each, on all cores, and names the best. The same
+command again goes on where it was interrupted.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from homo_dp.compare import MOST_RUNS, compare
+from homo_dp.compare import MOST_RUNS, Sweep
 from homo_dp.console.options import (
     Parser,
     Screen,
@@ -25,10 +26,12 @@ from homo_dp.console.options import (
 )
 from homo_dp.core.errors import ConfigError
 from homo_dp.core.files import check_writable
+from homo_dp.core.heavy_imports import quick_imports
 
 if TYPE_CHECKING:
     import argparse
 
+    from homo_dp.config.load import Loaded
     from homo_dp.config.schema import Config
     from homo_dp.runs.sweep import Cell
 
@@ -45,14 +48,11 @@ what it costs:
   are, which no epsilon would cover. Choosing costs the epsilon of all trials together, which is shown at the end.
   --publish winner costs less towards those who get the winner alone: the number of trials is drawn in secret (--trials
   is its mean), other trials stay in OUT/LOCAL, the winner with its epsilon is in OUT/winner. It needs
-  metrics.release=noised (or public test rows), and ranges that change no cost. The ledger is charged the sum."""
+  metrics.release=noised (or public test rows), and ranges that change no cost. The ledger is charged once, before the
+  first trial, with what the winner costs: rows of each trial would tell their number to later aggregators."""
 
-FIGURES = (
-    ("acc", 1.0),
-    ("auc", 1.0),
-    ("loss", -1.0),
-    ("mse", -1.0),
-)  # which decides, and whether more is better
+# which decides, and whether more is better
+FIGURES = (("acc", 1.0), ("auc", 1.0), ("loss", -1.0), ("mse", -1.0))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -61,18 +61,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     screen = screen_from_arguments(options)
     if not 1 <= options.trials <= MOST_RUNS or options.jobs < 1:
         raise ConfigError(
-            f"--trials {options.trials} --jobs {options.jobs}: give 1 to {MOST_RUNS}, and at least 1 job"
+            f"--trials {options.trials} --jobs {options.jobs}: give 1 to {MOST_RUNS}, and at least "
+            "1 job"
         )
     folder = Path(options.out)
+    with quick_imports():
+        from homo_dp.runs.dry_run import introduce
+
+    loaded = load_from_arguments(options)
     if options.publish == "winner":
-        return _publish_winner(options, folder, screen)
+        return _publish_winner(options, loaded, folder, screen)
     drawn = draws(options.range, options.vary, options.trials, random.Random(options.seed or 0))
     cells = [_cell(values, folder, options) for values in drawn]
     cells = list({cell.id: cell for cell in cells}.values())
     for cell in cells:
         check_choice(cell.config)
     check_writable(folder / "compare.csv", "--out")
-    code = compare(cells, folder, options.jobs, load_from_arguments(options).config, screen)
+    introduce(loaded.config, screen, loaded.source)
+    code = Sweep(cells, folder, options.jobs, loaded.config, screen).run()
     _say_best(cells, folder, screen)
     return code
 
@@ -91,13 +97,20 @@ def make_parser() -> Parser:
         help="values to draw from; repeat",
     )
     parser.add_argument(
-        "--trials", type=int, default=8, metavar="N", help="settings to draw (default: %(default)s)"
+        "--trials",
+        type=int,
+        default=8,
+        metavar="N",
+        help="settings to draw (default: %(default)s)",
     )
     parser.add_argument(
         "--seed", type=int, default=None, metavar="N", help="of the draws (default: 0)"
     )
     parser.add_argument(
-        "--publish", choices=("all", "winner"), default="all", help="what others get (default: all)"
+        "--publish",
+        choices=("all", "winner"),
+        default="all",
+        help="what others get (default: all)",
     )
     parser.add_argument(
         "--number",
@@ -115,13 +128,19 @@ def make_parser() -> Parser:
     return parser
 
 
-def _publish_winner(options: argparse.Namespace, folder: Path, screen: Screen) -> int:
-    """Run a secret number of trials and publish the best; no line of the screen tells of any other."""
+def _publish_winner(
+    options: argparse.Namespace, loaded: Loaded, folder: Path, screen: Screen
+) -> int:
+    """Run a secret number of trials and publish the best; no line of the screen tells of any
+    other.
+    """
+    from homo_dp.runs.dry_run import introduce
     from homo_dp.runs.private_search import (
         LOCAL,
         Search,
         best_of,
         check_search,
+        commit,
         cost_words,
         publish,
         search_cost,
@@ -132,35 +151,45 @@ def _publish_winner(options: argparse.Namespace, folder: Path, screen: Screen) -
     if options.seed is not None:
         raise ConfigError("--seed: trials of --publish winner are drawn in secret; leave it out")
     search = Search(options.trials, options.number, (*options.range, *options.vary))
-    config = load_from_arguments(options).config
-    check_search(config, sorted(draws(options.range, options.vary, 1, random.Random(0))[0]), search)
+    config = loaded.config
+
+    def of_trial(values: Sequence[tuple[str, Any]]) -> Config:
+        # rules would follow the values of a trial, and so would its price
+        return load_from_arguments(options, [*values, ("train.auto", False)]).config
+
+    (example,) = draws(options.range, options.vary, 1, random.Random(0))
+    trial = of_trial(list(example.items()))
+    check_search(trial, sorted(example), search)
     check_writable(folder / "winner" / "winner.json", "--out")
-    cells = secret_trials(
+    introduce(trial, screen, loaded.source)
+    run, cells = secret_trials(
         lambda source, number: draws(options.range, options.vary, number, source),
         search,
         folder,
-        lambda extra: load_from_arguments(options, extra).config,
+        of_trial,
     )
     local = folder / LOCAL
     screen.line(f"trials run now; their number is secret, their results stay in {local}")
+    committed = commit(trial, search, run)
     left = [cell for cell in cells if finished(cell, local) is None]
     for _, result in run_cells(left, local, options.jobs):
         if result["status"] != "finished":
             screen.warn(f"a trial could not run, so nothing is published: {result['reason']}")
             return int(result["code"])
     if not cells:
-        screen.line("the number that was drawn is 0: there is no winner, and nothing was spent")
+        screen.line(
+            "the number that was drawn is 0: there is no winner; the search was charged as any"
+        )
         return 0
     results = [(cell, finished(cell, local) or {}) for cell in cells]
-    cost = search_cost([result for _, result in results], search)
+    target = config.privacy.target_epsilon or 1.0
+    cost = search_cost([result for _, result in results], search, committed, target)
     cell, name, value = best_of(results, public_test=config.data.public_test)
     files = publish(cell, (name, value), search, cost, folder)
     words = cost_words(search, cost)
     screen.line(f"winner by {name} {value:.4g}: --params {_params(cell)}")
     screen.line(f"epsilon {cost.epsilon:.4g} at delta {cost.delta:g} by {words['cost_by']}")
-    screen.line(
-        f"it is {words['why']}; {words['conditions']}. The ledger was charged the sum of all trials"
-    )
+    screen.line(f"it is {words['why']}; {words['conditions']}")
     for role, path in files.items():
         screen.line(f"{role}: {path}")
     told = {
@@ -175,7 +204,8 @@ def _publish_winner(options: argparse.Namespace, folder: Path, screen: Screen) -
 
 
 def check_choice(config: Config) -> None:
-    """Refuse to choose by private test rows as they are: which trial is the best would tell of them, at no price.
+    """Refuse to choose by private test rows as they are: which trial is the best would tell of
+    them, at no price.
 
     >>> from homo_dp.config.load import load_config
     >>> check_choice(load_config(None, {"data.embedded": "digits"}))
@@ -190,15 +220,17 @@ def check_choice(config: Config) -> None:
         return
     if config.metrics.release != "noised":
         raise ConfigError(
-            "metrics.release=local: the best trial would be chosen by private test rows, which no epsilon covers; "
-            "write metrics.release: noised, or data.public_test: true where the test table is public"
+            "metrics.release=local: the best trial would be chosen by private test rows, which no "
+            "epsilon covers; write metrics.release: noised, or data.public_test: true where the "
+            "test table is public"
         )
 
 
 def draws(
     ranges: Sequence[str], vary: Sequence[str], trials: int, source: random.Random
 ) -> list[dict[str, Any]]:
-    """The settings of all trials: by a seed that anybody may know, or by the operating system's entropy.
+    """The settings of all trials: by a seed that anybody may know, or by the operating system's
+    entropy.
 
     >>> draws(["train.rounds=5:50"], [], 2, random.Random(0))
     [{'train.rounds': 35}, {'train.rounds': 29}]
@@ -270,7 +302,8 @@ def _say_best(cells: Sequence[Cell], folder: Path, screen: Screen) -> None:
         if known:
             cell, result = max(known, key=lambda each: sign * float(each[1][name]))
             screen.line(
-                f"best of {len(known)} trials by {name} {float(result[name]):.4g}: --params {_params(cell)}"
+                f"best of {len(known)} trials by {name} {float(result[name]):.4g}: --params "
+                f"{_params(cell)}"
             )
             return
 

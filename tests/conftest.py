@@ -1,4 +1,6 @@
-"""What all tests share: steady examples and chance, loggers that are on, an empty store, a parent of processes."""
+"""What all tests share: steady examples and chance, loggers that are on, an empty store, a
+parent of processes.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +20,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
-from homo_dp.privacy.noise.keystream import SEED_BYTES, Keystream, forks
-from homo_dp.privacy.noise.source import secure_noise
+from homo_dp.privacy.noise.keystream import SEED_BYTES, RepeatableKeystream, forks
 from homo_dp.tracking.mlflow.environment import set_defaults
 from tests.processes.zygote import Zygote
 
@@ -30,14 +31,17 @@ settings.register_profile(
 )
 settings.load_profile("steady")
 
-# A shell starts background jobs with Ctrl-C ignored, and what they start inherits that: some tests send it.
+# A shell starts background jobs with Ctrl-C ignored, and what they start inherits that: some tests
+# send it.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)
 def _loggers_on() -> None:
-    """A command with --quiet, and a new MLflow store, turn loggers off for the whole process: turn ours on again."""
+    """A command with --quiet, and a new MLflow store, turn loggers off for the whole process:
+    turn ours on again.
+    """
     logging.disable(logging.NOTSET)
     for name in list(logging.root.manager.loggerDict):
         if name.startswith("homo_dp"):
@@ -46,7 +50,9 @@ def _loggers_on() -> None:
 
 @pytest.fixture(autouse=True)
 def _steady_umask() -> Iterator[None]:
-    """The sender to MLflow narrows the umask of its process; called in a test, it must not do that to the others."""
+    """The sender to MLflow narrows the umask of its process; called in a test, it must not do
+    that to the others.
+    """
     before = os.umask(0)
     os.umask(before)
     yield
@@ -57,12 +63,13 @@ def _steady_umask() -> Iterator[None]:
 def _steady_chance(name: str) -> Iterator[None]:
     """What is drawn in this process is the same each time, whatever ran before.
 
-    Sources of noise, keys of runs and ``SystemRandom`` get bytes of a stream under this name for those of the operating
-    system; the global generators start from it. A forked child asks the operating system, as always, and so do the
-    processes that a test starts, and what is made when a module is imported.
+    Sources of noise, keys of runs and ``SystemRandom`` get bytes of a stream under this name for
+    those of the operating system; the global generators start from it. A forked child asks the
+    operating system, as always, and so do the processes that a test starts, and what is made when a
+    module is imported.
     """
     digest = hashlib.sha256(name.encode()).digest()
-    stream, real, here = Keystream(lambda: digest[:SEED_BYTES]), os.urandom, forks()
+    stream, real, here = RepeatableKeystream(lambda: digest[:SEED_BYTES]), os.urandom, forks()
 
     def urandom(size: int) -> bytes:
         return stream.words(size // 8 + 1).tobytes()[:size] if forks() == here else real(size)
@@ -70,7 +77,6 @@ def _steady_chance(name: str) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(os, "urandom", urandom)
         patched.setattr(random, "_urandom", urandom)  # what SystemRandom and secrets have imported
-        patched.setattr(secure_noise(), "_stream", Keystream(secure_noise()._new_seed))
         seed = int.from_bytes(digest[:4], "little")
         random.seed(seed)
         np.random.seed(seed)
@@ -87,7 +93,9 @@ def _steady_test(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_fixture_setup(fixturedef: pytest.FixtureDef[Any]) -> Generator[None, object, object]:
-    """So is what many tests share, which is made before the first of them: in which order is up to the workers."""
+    """So is what many tests share, which is made before the first of them: in which order is up
+    to the workers.
+    """
     if fixturedef.scope == "function":
         return (yield)
     with _steady_chance(f"{fixturedef.baseid}::{fixturedef.argname}"):
@@ -96,7 +104,9 @@ def pytest_fixture_setup(fixturedef: pytest.FixtureDef[Any]) -> Generator[None, 
 
 @pytest.fixture(scope="session")
 def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The file of a real store with its tables made and nothing in them, which takes seconds; copy it."""
+    """The file of a real store with its tables made and nothing in them, which takes seconds;
+    copy it.
+    """
     set_defaults()
     from mlflow.tracking import MlflowClient
 
@@ -110,7 +120,9 @@ def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def zygote() -> Iterator[Zygote]:
-    """A process that has imported everything, from which aggregators and parties are forked in no time."""
+    """A process that has imported everything, from which aggregators and parties are forked in
+    no time.
+    """
     with Zygote() as started:
         yield started
 

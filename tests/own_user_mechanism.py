@@ -1,4 +1,6 @@
-"""User-level mechanisms of somebody's own, in one file: another noise on the sum, another training; and a model."""
+"""User-level mechanisms of somebody's own, in one file: another noise on the sum, another
+training; and a model.
+"""
 
 import math
 from collections.abc import Sequence

@@ -1,8 +1,10 @@
-"""A look for numbers of private rows in what leaves a party, which noise, keys and clocks cannot set off.
+"""A look for numbers of private rows in what leaves a party, which noise, keys and clocks cannot
+set off.
 
-Files, messages and log lines are read as facts (a path of keys and a value). Released values (keys ``released_...``)
-have noise, so any number may be among them by chance: they are left out, and compared with the truth as a whole.
-Keys and hashes are left out of texts. All other facts are fixed by the config, so a count among them has left.
+Files, messages and log lines are read as facts (a path of keys and a value). Released values (keys
+``released_...``) have noise, so any number may be among them by chance: they are left out, and
+compared with the truth as a whole. Keys and hashes are left out of texts. All other facts are fixed
+by the config, so a count among them has left.
 """
 
 import json
@@ -69,7 +71,9 @@ def found_in(
     values: Iterable[float] = (),
     known: Iterable[str] = (),
 ) -> list[str]:
-    """Where a count or a value stands among facts; ``known`` texts (paths, released sentences) are left out."""
+    """Where a count or a value stands among facts; ``known`` texts (paths, released sentences)
+    are left out.
+    """
     known, counts, digits = list(known), list(counts), [f"{value:.9g}"[:9] for value in values]
     words = re.compile(rf"(?<![\w.])(?:{'|'.join(f'{count:g}' for count in counts)})(?!\w|\.\d)")
     found = []
@@ -87,18 +91,16 @@ def found_in(
     return found
 
 
-OFTEN = (
-    ".pid",
-    ".time",
-    ".seconds",
-    ".bytes",
-)  # of a clock or the machine; sizes, which are compared by themselves
+# of a clock or the machine; sizes, which are compared by themselves
+OFTEN = (".pid", ".time", ".seconds", ".bytes")
 
 ANSWERS = re.compile(r"\.questions\.|\.stat\.")
 
 
 def spooled(folder: Path) -> Iterator[Fact]:
-    """All that was told to a store of runs and did not reach it: every call with its numbers, texts and files."""
+    """All that was told to a store of runs and did not reach it: every call with its numbers,
+    texts and files.
+    """
     for lines in sorted(folder.rglob("lines.jsonl")):
         for line in filter(str.strip, lines.read_text(encoding="utf-8").splitlines()):
             call = json.loads(line)
@@ -123,9 +125,11 @@ def value_in(tensor: NDArray[Any], value: float) -> bool:
 
 
 def value_in_file(name: str, data: bytes, value: float) -> bool:
-    """Whether a value stands in a file: in double precision anywhere, in single among the numbers of its tensors.
+    """Whether a value stands in a file: in double precision anywhere, in single among the numbers
+    of its tensors.
 
-    The four bytes of single precision stand anywhere in a megabyte of keys and pictures once in 4,000 times by chance.
+    The four bytes of single precision stand anywhere in a megabyte of keys and pictures once in
+    4,000 times by chance.
     """
     if any(struct.pack("<d", number) in data for number in (value, np.float32(value))):
         return True
@@ -135,7 +139,9 @@ def value_in_file(name: str, data: bytes, value: float) -> bool:
 
 
 def true_bins(predictions: Iterable[Path], bins: int) -> list[int]:
-    """How many test rows have scores in each bin, by the predictions that parties keep for themselves."""
+    """How many test rows have scores in each bin, by the predictions that parties keep for
+    themselves.
+    """
     scores = np.concatenate([pd.read_csv(path)["pred_prob"].to_numpy() for path in predictions])
     counts: list[int] = np.histogram(scores, ReleasedMetrics("binary", 2, 0.5, bins).edges)[
         0
@@ -144,9 +150,11 @@ def true_bins(predictions: Iterable[Path], bins: int) -> list[int]:
 
 
 def is_the_truth(indicators: Mapping[str, Any], truth: Sequence[int]) -> bool:
-    """Whether released metrics of two classes are those of the rows without noise, in every bin of scores and in all.
+    """Whether released metrics of two classes are those of the rows without noise, in every bin of
+    scores and in all.
 
-    Noise on a grid of 1/16 hits the true count of a bin by chance once in a hundred times, but not in every bin.
+    Noise on a grid of 1/16 hits the true count of a bin by chance once in a hundred times, but not
+    in every bin.
     """
     released = indicators["released_curves"]["calibration"]["rows"]
     total = indicators["released_metrics"]["rows"]["value"]

@@ -1,4 +1,6 @@
-"""``python -m homo_dp.audit``: keys, files, MLflow, what is refused, and the report that shows it."""
+"""``python -m homo_dp.audit``: keys, files, MLflow, what is refused, and the report that shows
+it.
+"""
 
 from __future__ import annotations
 
@@ -56,8 +58,14 @@ def test_an_audit_says_what_it_found_and_the_report_shows_it(
     assert found["lower_bound"] <= found["claimed_epsilon"]
     assert json.loads((tmp_path / "out/audit/audit.json").read_text()) == found
     assert (tmp_path / "out/audit/roc.png").read_bytes().startswith(b"\x89PNG")
+    shown = shell.run(audit.main, ["--params", *QUICK, "--runs", "40", "--jobs", "1"]).out
+    assert "expected for a perfect attack" in shown
+    assert "ceiling" not in shown
+    assert "one audit may be above it" in shown
     runs = MlflowClient(f"sqlite:///{tmp_path / 'mlflow.db'}").search_runs(["1"])
-    assert [run.data.metrics["audit_claimed_epsilon"] for run in runs] == [found["claimed_epsilon"]]
+    assert [run.data.metrics["audit_claimed_epsilon"] for run in runs] == [
+        found["claimed_epsilon"]
+    ] * 2
 
     shell.run(train.main, ["--params", *QUICK])
     done = shell.run(report.main, ["out", "-o", "report.html"])
@@ -65,6 +73,7 @@ def test_an_audit_says_what_it_found_and_the_report_shows_it(
     page = (tmp_path / "report.html").read_text()
     assert "canary_sum" in page
     assert "not refuted" in page
+    assert '<th class="number">expected for a perfect attack</th>' in page
     assert "of another claim" not in page
     assert "Questions of NIST SP 800-226" in page
 

@@ -1,4 +1,6 @@
-"""The list of dependencies in the repository is that of the pins, and what was not audited is not called safe."""
+"""The list of dependencies in the repository is that of the pins, and what was not audited is
+not called safe.
+"""
 
 import runpy
 from pathlib import Path

@@ -185,7 +185,10 @@ NOISE = ["--noise-multiplier", "1"]
         ([*ROWS, *NOISE, "--cohort", "5"], "--cohort does not go with --rows"),
         ([*ROWS, *NOISE, "--relation", "replace_one"], "poisson sampling has add_or_remove_one"),
         ([*ROWS, *NOISE, "--plot", "a.gif"], "--plot=a.gif: must end in .png"),
-        ([*ROWS, *NOISE, "--plot", "/dev/null/a.png"], "--plot=/dev/null/a.png: cannot be written"),
+        (
+            [*ROWS, *NOISE, "--plot", "/dev/null/a.png"],
+            "--plot=/dev/null/a.png: cannot be written",
+        ),
         (["plan", "--rows", "100", "--epochs", "1", *NOISE], "--batch-size is missing"),
         (["plan", *NOISE], "--population is missing"),
         ([*USERS, *NOISE, "--rounds", "-5"], "rounds=-5 must be >= 1"),
@@ -225,10 +228,9 @@ def test_as_a_process() -> None:
 def test_help_teaches_and_is_light() -> None:
     """It must come at once, so nothing heavy is imported for it."""
     code = (
-        "import sys, homo_dp.budget as b\n"
-        "try: b.main(sys.argv[1:])\n"
-        "except SystemExit: pass\n"
-        "print([m for m in ('torch', 'dp_accounting', 'numpy', 'scipy', 'matplotlib', 'rich') if m in sys.modules])"
+        "import sys, homo_dp.budget as b\ntry: b.main(sys.argv[1:])\nexcept SystemExit: "
+        "pass\nprint([m for m in ('torch', 'dp_accounting', 'numpy', 'scipy', 'matplotlib', "
+        "'rich') if m in sys.modules])"
     )
     for arguments in (["--help"], ["plan", "--help"], ["ledger", "show", "--help"]):
         run = subprocess.run(

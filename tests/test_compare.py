@@ -1,4 +1,6 @@
-"""The compare command as a user runs it: cells on both cores, resumable, tracked, and honest about its price."""
+"""The compare command as a user runs it: cells on both cores, resumable, tracked, and honest
+about its price.
+"""
 
 from __future__ import annotations
 
@@ -80,9 +82,8 @@ def test_a_sweep_runs_goes_on_and_is_paid_for(shell: Shell) -> None:
     other = shell.compare(
         "--vary", "privacy.max_grad_norm=1", "--json", params=("train.learning_rate=1",)
     )
-    assert (
-        json.loads(other.out)["mlflow_run"] != summary["mlflow_run"]
-    )  # the same key of another recipe
+    # the same key of another recipe
+    assert json.loads(other.out)["mlflow_run"] != summary["mlflow_run"]
 
 
 def check_history(run_id: str) -> None:
@@ -105,6 +106,25 @@ def check_history(run_id: str) -> None:
     assert parent.data.tags["cells"] == "6"
     assert "compare.csv" in {item.path for item in client.list_artifacts(run_id)}
     assert not Path("out/compare/unsent").exists()
+
+
+@pytest.mark.parametrize(
+    ("longest", "extra", "runs"),
+    [(10.0, (), 6), (0.0, (), 2), (10.0, ("privacy.lifetime_epsilon=50",), 2)],
+    ids=["short runs", "long runs", "a lifetime budget"],
+)
+def test_short_runs_are_repeated_unless_a_lifetime_budget_pays(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch, longest: float, extra: tuple[str, ...], runs: int
+) -> None:
+    monkeypatch.setattr(compare, "SHORT_RUN", longest)
+    done = shell.compare(
+        "--vary", "privacy.max_grad_norm=0.5,1", params=("tracking.enabled=false", *extra)
+    )
+    assert done.code == 0, done.err
+    assert len(table()) == runs
+    assert ("test_acc ±" in done.out) == (runs == 6)
+    assert ("each is run 3 times and charged" in done.out) == (runs == 6)
+    assert ("each cell is run once" in done.out) == (runs == 2)
 
 
 def test_cells_over_budget_are_refused_and_the_others_kept(shell: Shell) -> None:

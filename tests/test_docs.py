@@ -1,4 +1,6 @@
-"""The docs site: broken links out of docs/ are found, and files and objects that pages name are there."""
+"""The docs site: broken links out of docs/ are found, and files and objects that pages name are
+there.
+"""
 
 from __future__ import annotations
 
@@ -41,6 +43,21 @@ def test_every_page_is_in_the_navigation() -> None:
     listed = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
     pages = [path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")]
     assert [page for page in pages if page not in listed and not page.startswith("adr/")] == []
+
+
+def test_the_reference_has_every_public_name() -> None:
+    listed = re.findall(r"^::: (\S+)$", (ROOT / "docs/reference/api.md").read_text(), re.MULTILINE)
+    functions = {
+        "aggregator": "homo_dp.api.processes.aggregator",
+        "audit": "homo_dp.api.auditing.audit",
+        "party": "homo_dp.api.processes.party",
+        "stats": "homo_dp.api.statistics.stats",
+        "train": "homo_dp.api.training.train",
+    }  # these names are modules that can be called
+    for name in set(homo_dp.__all__) - {"__version__"}:
+        found = getattr(homo_dp, name)
+        path = functions.get(name) or f"{found.__module__}.{found.__qualname__}"
+        assert path in listed, f"homo_dp.{name} is not in docs/reference/api.md"
 
 
 def pages() -> dict[str, str]:
@@ -89,7 +106,9 @@ def test_objects_that_pages_name_are_there() -> None:
 
 
 def test_the_readme_shows_what_the_default_recipe_says_today() -> None:
-    """Rules of `train.auto` change now and then; a reader compares the first lines of a first run with the README's."""
+    """Rules of `train.auto` change now and then; a reader compares the first lines of a first
+    run with the README's.
+    """
     shown = [line.strip() for line in (ROOT / "README.md").read_text(encoding="utf-8").splitlines()]
     said = homo_dp.plan(epsilon=4, settings={"data.embedded": "breast_cancer"}).notes
     for note in said:

@@ -1,14 +1,19 @@
-"""Scoring as a user does it: any column order, with or without labels, in chunks, with clear refusals."""
+"""Scoring as a user does it: any column order, with or without labels, in chunks, with clear
+refusals.
+"""
 
 import csv
 import json
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import homo_dp.train as train
 from homo_dp import infer
 from homo_dp.console.screen import Screen
+from homo_dp.models.files import load_model, read_card, save_model
 from tests.commands import CommandLine, Finished, run_command
 
 COLUMNS = "data.columns={x: {bounds: [0, 10]}, c: {levels: [red, blue]}}"
@@ -87,7 +92,8 @@ def test_chunks_give_the_same_as_one_piece(shell: Shell) -> None:
     whole = read("p.csv")
     assert shell.infer("--data", "a.csv", "--params", "predict.chunk_rows=7").code == 0
     pieces = read("p.csv")
-    # The last digit of a probability may differ: torch multiplies few rows in another order than many.
+    # The last digit of a probability may differ: torch multiplies few rows in another order than
+    # many.
     found, expected = ([float(row.pop("pred_prob")) for row in rows] for rows in (pieces, whole))
     assert found == pytest.approx(expected, abs=1e-6)
     assert pieces == whole
@@ -114,6 +120,62 @@ def test_without_a_table_the_embedded_rows_must_fit(shell: Shell) -> None:
     assert done.error_lines[-1].endswith("give the table to score with --data")
 
 
+@pytest.mark.parametrize(
+    "params",
+    [
+        ["data.partition.parties=2"],
+        ["data.embedded=digits", "data.partition.kind=by_label", "train.seed=3"],
+        ["data.partition.parties=2", "data.test_fraction=0.4"],
+    ],
+)
+def test_without_a_table_the_rows_that_the_training_held_out_are_scored(
+    params: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    """With another split than the training's, most of them were trained on."""
+    monkeypatch.chdir(tmp_path)
+    outputs = ["modelFileName=m", "predictFileName=t.csv", "indicatorFileName=t.json"]
+    line = ["--params", *outputs, *params, "train.rounds=3", "tracking.enabled=false"]
+    assert run_command(train.main, line, monkeypatch, capsys).code == 0
+    done = Shell(monkeypatch, capsys).infer()
+    assert done.code == 0
+    assert "data: test rows of" in done.out.splitlines()[0]
+    assert [row["id"] for row in read("p.csv")] == [row["id"] for row in read("t.csv")]
+    indicators = [json.loads(Path(name).read_text()) for name in ("t.json", "i.json")]
+    assert indicators[0]["test_acc"] == indicators[1]["test_acc"]
+    assert "names data.files" in Shell(monkeypatch, capsys).infer("--params", "data.files=a").err
+
+
+def test_the_model_file_records_the_split_and_no_path(shell: Shell) -> None:
+    split = read_card("m").split
+    assert split["embedded"] is None
+    assert split["test_fraction"] == 0.2
+    assert split["seed"] == 0
+    assert "a.csv" not in json.dumps(split)
+
+
+@pytest.mark.parametrize(
+    "split",
+    [
+        {},
+        {"embedded": "iris"},
+        {"embedded": "breast_cancer", "seed": "x"},
+        {"embedded": "breast_cancer", "seed": 0, "partition": {"parties": 10**9}},
+        {"embedded": "breast_cancer", "seed": 0, "test_fraction": [1]},
+        {"embedded": ["breast_cancer"], "seed": 0},
+    ],
+)
+def test_a_model_file_without_a_good_record_of_its_split_asks_for_a_table(
+    split: dict[str, object], shell: Shell
+) -> None:
+    model = load_model("m")
+    save_model("m", model.module.state_dict(), replace(model.card, split=split))
+    done = shell.infer()
+    assert done.code == 2
+    assert len(done.error_lines) == 1
+    assert done.error_lines[0].endswith("give the table to score with --data")
+    assert shell.infer("--data", "a.csv").code == 0
+
+
 def test_with_labels_indicators_are_written(shell: Shell) -> None:
     assert shell.infer("--data", "a.csv").code == 0
     indicators = json.loads(Path("i.json").read_text())
@@ -121,9 +183,8 @@ def test_with_labels_indicators_are_written(shell: Shell) -> None:
     assert indicators["privacy"]["private"] is True
     summary = json.loads(shell.infer("--data", "a.csv", "--json").out)
     assert summary["test_acc"] == indicators["test_acc"]
-    assert not [
-        key for key, value in summary.items() if isinstance(value, list)
-    ]  # a curve has as many points as rows
+    # a curve has as many points as rows
+    assert not [key for key, value in summary.items() if isinstance(value, list)]
 
 
 def test_the_threshold_decides_pred_y(shell: Shell) -> None:
@@ -195,6 +256,20 @@ def test_columns_that_the_model_does_not_use_are_named(shell: Shell) -> None:
     )
     assert read("p.csv")[0]["extra"] == "7"
     assert "not used" not in shell.infer("--data", "a.csv").out
+
+
+def test_values_that_training_clipped_too_are_no_warning(shell: Shell) -> None:
+    table = [row | {"x": "99"} for row in rows()]
+    write("a.csv", table, ["id", "x", "c", "y"])
+    params = ["--params", "data.files.a=a.csv", COLUMNS, "train.rounds=2", "tracking.enabled=false"]
+    done = run_command(train.main, params, shell.monkeypatch, shell.capsys)
+    assert "column 'x'" in done.err, "training itself says that all values are clipped"
+    score = ["--params", "predictFileName=p.csv", "--data", "a.csv"]
+    done = run_command(infer.main, score, shell.monkeypatch, shell.capsys)
+    assert "warning" not in done.err
+    Path("out/indicator.json").unlink()
+    done = run_command(infer.main, score, shell.monkeypatch, shell.capsys)
+    assert "clipped" in done.err, "without the figures of training the share alone counts"
 
 
 def test_many_columns_that_stray_are_three_lines_and_a_count(

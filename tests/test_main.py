@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import subprocess
 import sys
 import tomllib
@@ -101,4 +102,94 @@ def test_help_has_no_markup_and_every_command_has_help(capsys: pytest.CaptureFix
 def test_doctor_knows_every_extra() -> None:
     with open(Path(__file__).parents[1] / "pyproject.toml", "rb") as file:
         extras = tomllib.load(file)["project"]["optional-dependencies"]
-    assert set(doctor.EXTRAS) == set(extras) - {"dev"}
+    assert set(doctor.EXTRAS) == set(extras) - {"dev", "docs"}  # of a checkout
+
+
+def test_help_names_docs_that_are_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    named = main.usage().rpartition("Docs: ")[2]
+    assert Path(named).is_file()
+    # an installed wheel, beside another package that has a folder docs
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "index.md").touch()
+    monkeypatch.setattr(main, "__file__", str(tmp_path / "homo_dp" / "main.py"))
+    assert "source distribution" in main.usage()
+    assert "index.md" not in main.usage()
+
+
+def test_help_of_a_command_lists_exit_codes_once() -> None:
+    for name, module in main.commands().items():
+        if module:
+            text = importlib.import_module(module).make_parser().format_help()
+            assert text.count("exit codes:") <= 1, name
+    own = importlib.import_module("homo_dp.audit").make_parser().format_help()
+    assert "1 it was refuted" in own
+
+
+FIRST_LINES = [
+    "train",
+    "train --dry-run",
+    "infer --params modelFileName=model",
+    "infer --params modelFileName=model --data test.csv",
+    "stats --ask rows",
+    "stats --ask rows --dry-run",
+    "audit --runs 40 --jobs 1",
+    "tune --range train.learning_rate=0.1:1 --trials 1 --jobs 1",
+    "compare --vary train.rounds=1,2 --jobs 1",
+    "party --dry-run",
+]
+
+
+@pytest.mark.parametrize("line", FIRST_LINES)
+def test_the_first_line_of_a_run_says_on_what_it_works(
+    line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Data, parties with their rows, model and configuration."""
+    monkeypatch.chdir(tmp_path)
+    Path("config.yaml").write_text(
+        "data: {files: {a: a.csv}, name: ward, test_file: {a: test.csv}, rows: {a: 60},"
+        " public_test: true, columns: {x: {bounds: [0, 10]}}, classes: [0, 1]}\n"
+        "party: {name: a}\n"
+        "federation: {run: r}\n"
+        "tracking: {enabled: false}\n"
+    )
+    rows = "".join(f"{n % 10},{n % 2}\n" for n in range(60))
+    for name in ("a.csv", "test.csv"):
+        Path(name).write_text(f"x,y\n{rows}")
+    quick = ["--params", "train.rounds=1,output.modelFileName=model"]
+    assert main.main(["train", *quick, "--quiet"]) == 0
+    capsys.readouterr()
+    main.main(line.split() + (quick if line == "train" else []))
+    first = capsys.readouterr().out.splitlines()[0]
+    command = line.partition(" ")[0]
+    data, _, rest = first.partition("; ")
+    assert data == ("data: test.csv" if command == "infer" else "data: ward")
+    assert first.endswith("; config: config.yaml")
+    if command == "infer":
+        assert rest.startswith("model: model (logistic_regression)")
+    else:
+        assert rest.startswith("1 party (a 60 rows); ")
+        asked = {"stats": "statistics: rows", "party": "model: by the aggregator's plan"}
+        assert asked.get(command, "model: logistic_regression") in rest
+
+
+def test_a_module_with_a_command_of_its_own_is_a_command_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`homo-dp data describe` for `python -m homo_dp.data describe`."""
+    monkeypatch.chdir(tmp_path)
+    Path("a.csv").write_text("x,y\n" + "".join(f"{n % 10},{n % 2}\n" for n in range(60)))
+    assert main.main(["data", "describe", "a.csv", "-o", "a.yaml", "--quiet"]) == 0
+    assert "    x: {" in Path("a.yaml").read_text()
+    assert main.main(["data", "describe", "nothere.csv", "-o", "b.yaml"]) == 2
+    assert not Path("b.yaml").exists()
+    capsys.readouterr()
+    assert main.main(["describe"]) == 2
+    assert "no config.yaml here names tables" in capsys.readouterr().err
+    Path("config.yaml").write_text("data: {files: {north: a.csv}, columns: {x: {bounds: [0, 9]}}}")
+    assert main.main(["describe"]) == 0
+    shown = capsys.readouterr()
+    assert "north: a.csv" in shown.out
+    assert shown.err.startswith("tables: north=a.csv; config: config.yaml\n")
+    with pytest.raises(SystemExit) as left:
+        main.main(["data"])
+    assert left.value.code == 2

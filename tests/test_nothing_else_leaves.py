@@ -1,11 +1,13 @@
-"""Nothing of a row leaves a party without an event or a declaration: sentinels in the data, looked for everywhere.
+"""Nothing of a row leaves a party without an event or a declaration: sentinels in the data, looked
+for everywhere.
 
-Every recipe of ``conf/``, and some more, run in one process with tables that hold sentinels: a row count that is
-declared as another number, a value of a feature, the count of a label. None of them may be in a message of a party, in
-a line of the log, in what is told to a store of runs on another machine, or in the files that go there. And whatever
-the rows are, the same messages go the same way: tables that differ by rows give the same kinds, rounds, words and
-shapes. ``tests/processes/test_sentinels_between_processes.py`` looks at folders and queues. A leak of each kind is
-planted, and found.
+Every recipe of ``conf/``, and some more, run in one process with tables that hold sentinels: a row
+count that is declared as another number, a value of a feature, the count of a label. None of them
+may be in a message of a party, in a line of the log, in what is told to a store of runs on another
+machine, or in the files that go there. And whatever the rows are, the same messages go the same
+way: tables that differ by rows give the same kinds, rounds, words and shapes.
+``tests/processes/test_sentinels_between_processes.py`` looks at folders and queues. A leak of each
+kind is planted, and found.
 """
 
 import json
@@ -38,11 +40,8 @@ from tests.sentinels import Fact, facts_in, facts_of, found_in, spooled, value_i
 VALUE = 0.7135791357913579  # of a feature, in rows of each party
 DECLARED = 250
 TABLES = {"a": 211, "b": 223}
-TRUSTED = (
-    "bits",
-    "replies",
-    "clip_norm",
-)  # of users, where the config trusts the aggregator with the noise
+# of users, where the config trusts the aggregator with the noise
+TRUSTED = ("bits", "replies", "clip_norm")
 OTHERS = {"a": 31, "b": 224}  # one row more, and many fewer
 CONF = Path(__file__).parents[1] / "conf"
 FROM_CONF = (
@@ -63,16 +62,10 @@ FROM_CONF = (
         "primihub_homo_lr",
     ),
 )
-BETWEEN_PROCESSES = (
-    "federation",
-    "federation_secure",
-    "party_",
-)  # as clusters, with the same mechanisms
-OVERLAYS = (
-    "primihub_binclass",
-    "primihub_multiclass",
-    "primihub_regression",
-)  # descriptions of columns alone
+# as clusters, with the same mechanisms
+BETWEEN_PROCESSES = ("federation", "federation_secure", "party_")
+# descriptions of columns alone
+OVERLAYS = ("primihub_binclass", "primihub_multiclass", "primihub_regression")
 MORE: dict[str, dict[str, Any]] = {
     "metrics": {"metrics": {"release": "noised", "every": 1}},
     "metrics of parties": {"metrics": {"release": "noised", "per_party": True}},
@@ -145,7 +138,9 @@ def _data(kind: str, rows: Mapping[str, int], folder: Path) -> dict[str, Any]:
 
 
 def _config(recipe: str, rows: Mapping[str, int], folder: Path) -> Config:
-    """A recipe as it stands in ``conf/``, with two rounds, tables with sentinels and a store on another machine."""
+    """A recipe as it stands in ``conf/``, with two rounds, tables with sentinels and a store on
+    another machine.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     tree: dict[str, Any] = {
         "train": {"local_steps": 2, "batch_size": 50},
@@ -186,7 +181,9 @@ class Left:
     folder: str = ""
 
     def leaks(self) -> list[str]:
-        """Where sentinels are: in messages, lines of the log, calls of MLflow and the files that went with them."""
+        """Where sentinels are: in messages, lines of the log, calls of MLflow and the files that
+        went with them.
+        """
         known, found = [self.folder], []
         for message in self.messages:
             if message.recipient == AGGREGATOR:
@@ -201,7 +198,9 @@ class Left:
 
 
 def _counts(config: Config) -> list[int]:
-    """Numbers that nobody declared, where they are no small ones: rows, those that train, those of a class, users."""
+    """Numbers that nobody declared, where they are no small ones: rows, those that train, those
+    of a class, users.
+    """
     federation = load_federation(config)
     found = [sum(TABLES.values())]
     for data in federation.parties.values():
@@ -228,9 +227,8 @@ def _run(config: Config, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCapt
     caplog.clear()
     with monkeypatch.context() as patched:
         patched.setattr(MemoryHub, "post", keep)
-        patched.setattr(
-            RunLog, "_start", lambda log, folder: None
-        )  # nothing is sent: it stays where it is kept
+        # nothing is sent: it stays where it is kept
+        patched.setattr(RunLog, "_start", lambda log, folder: None)
         with caplog.at_level(logging.DEBUG, "homo_dp"):
             screen = Screen(quiet=True, as_json=False)
             try:
@@ -376,9 +374,8 @@ def test_a_planted_leak_is_found(
         )
 
     join = PartyMessages.join
-    if (
-        leak == "a count in a message"
-    ):  # where one may stand that is declared: all others are refused when it is built
+    # where one may stand that is declared: all others are refused when it is built
+    if leak == "a count in a message":
         monkeypatch.setattr(
             PartyMessages, "join", lambda self, number, rows: join(self, number, 211)
         )
@@ -424,7 +421,9 @@ def test_a_planted_dependence_of_messages_on_rows_is_found(
 def test_an_error_that_quotes_rows_stays_with_the_party(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, recipe: str
 ) -> None:
-    """Whatever a fit fails with: the aggregator hears one word, and a store elsewhere the kind of error alone."""
+    """Whatever a fit fails with: the aggregator hears one word, and a store elsewhere the kind
+    of error alone.
+    """
 
     def fail(*_: object, **__: object) -> None:
         raise ValueError(f"row 7 of 211 has {VALUE}")

@@ -159,9 +159,8 @@ def test_a_task_file_gives_each_client_its_files_and_predicts_with_them() -> Non
     own = json.loads(Path("data/result/Bob_metrics.json").read_text())
     assert list(own["privacy"]["parties"]) == ["Bob"]
     assert {"train_acc", "test_acc"} <= set(own["local_only"])
-    assert (
-        len(written("data/result/Bob_predict.csv")) < len(written("host.csv")) / 2
-    )  # its own test rows
+    # its own test rows
+    assert len(written("data/result/Bob_predict.csv")) < len(written("host.csv")) / 2
     model = Path("data/result/Charlie_model.pkl").read_bytes()
     assert model == Path("data/result/Bob_model.pkl").read_bytes()
     assert not model.startswith(b"\x80")  # no pickle
@@ -207,7 +206,10 @@ def test_training_refuses_a_task_that_predicts() -> None:
         ("model: sqlite, source: a.db3, table_name: t", "sqlite:///a.db3#t"),
         ("model: image, image_dir: a.zip, annotations_file: a.csv", "a.zip#a.csv"),
         (
-            "model: mysql, host: db, port: 3306, username: root, password: 'p/w', dbName: psi, tableName: t",
+            (
+                "model: mysql, host: db, port: 3306, username: root, password: 'p/w', dbName: psi, "
+                "tableName: t"
+            ),
             "mysql+pymysql://root:p%2Fw@db:3306/psi#t",
         ),
     ],
@@ -217,3 +219,28 @@ def test_the_models_of_a_registry(entry: str, address: str) -> None:
 
     Path("r.yaml").write_text(f"datasets: [{{description: d, {entry}}}]")
     assert read_registry(["r.yaml"]) == {"d": address}
+
+
+def test_what_the_line_sets_or_replaces_is_not_taken_from_the_task(place: Path) -> None:
+    """`noise_multiplier` of the task gives way to a target epsilon, as its rounds give way to a
+    config.
+    """
+    (place / "over.yaml").write_text("train: {rounds: 2}\n")
+    line = ["--task_code=homo_lr_dpsgd.py", "--config", "over.yaml", "--params"]
+    line += ["privacy.target_epsilon=2,tracking.enabled=false," + OUTPUTS, "--quiet"]
+    assert main(line) == 0
+    privacy = json.loads((place / "o/i.json").read_text())["privacy"]
+    assert 1.5 < privacy["epsilon"] <= 2
+    assert len(json.loads((place / "o/i.json").read_text())["rounds"]) == 2
+
+
+def test_what_a_task_in_python_leaves_open_is_primihubs(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (place / "homo_lr_mine.py").write_text("config = {'mode': 'DPSGD', 'max_iter': 3}\n")
+    line = ["--task_code=homo_lr_mine.py", "--dry-run", "--params", "tracking.enabled=false"]
+    assert main(line) == 0
+    said = capsys.readouterr()
+    assert "noise_multiplier=2.0" in said.err
+    assert "batch_size=50" in said.err
+    assert "delta=" not in said.err

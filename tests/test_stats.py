@@ -1,4 +1,6 @@
-"""The command of statistics: numbers, pictures, what it cost, and a training's config that is asked with."""
+"""The command of statistics: numbers, pictures, what it cost, and a training's config that is
+asked with.
+"""
 
 import json
 from pathlib import Path

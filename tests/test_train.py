@@ -57,8 +57,21 @@ def read(path: str) -> dict[str, object]:
     return loaded
 
 
-def test_the_default_recipe_leaves_all_files(shell: Shell) -> None:
-    done = shell.train("train.rounds=3")
+def test_a_model_below_the_majority_class_and_a_weak_epsilon_say_so(shell: Shell) -> None:
+    done = shell.train(
+        "train.rounds=1",
+        "train.local_steps=1",
+        "privacy.target_epsilon=168000",
+        "predict.threshold=0.999999",  # so that every row is of the rarer class
+    )
+    assert done.code == 0, done.err
+    assert "strength of the guarantee: weak (epsilon 16" in done.out
+    assert "in the worst case this guarantee says little" in done.out
+    assert "is not better than always predicting the most frequent class" in done.err
+
+
+def test_a_run_leaves_all_files(shell: Shell) -> None:
+    done = shell.train("train.rounds=3", "train.auto=false")
     assert done.code == 0
     indicators = read("out/indicator.json")
     assert all(f"{part}_{name}" in indicators for part in ("train", "test") for name in FLAT)
@@ -67,6 +80,8 @@ def test_the_default_recipe_leaves_all_files(shell: Shell) -> None:
     assert privacy["delta"] < privacy["delta_with_neglected"] < 1.001 * privacy["delta"]
     assert privacy["private"] is True
     assert privacy["secure_mode"] is True
+    assert privacy["strength"] == "moderate"
+    assert "strength of the guarantee: moderate (epsilon 3.99; strong up to 1" in done.out
     assert privacy["unit"] == "record"
     assert privacy["neighbouring_relation"] == "add_or_remove_one"
     assert 3.9 < privacy["epsilon"] <= 4.0
@@ -97,7 +112,7 @@ def test_predictions_hold_the_test_rows_of_all_parties(shell: Shell) -> None:
 
 
 def test_every_round_of_every_party_is_on_the_ledger(shell: Shell) -> None:
-    shell.train("train.rounds=2")
+    shell.train("train.rounds=2", "train.auto=false")
     with Ledger("ledger.sqlite") as ledger:
         ledger.verify()
         assert sorted((row.party, row.round) for row in ledger.rows()) == sorted(
@@ -153,7 +168,7 @@ def test_scoring_reads_labels_by_the_classes_of_the_model(shell: Shell) -> None:
     shell.train("train.rounds=2", "data.classes=[1, 0]")
     done = shell.infer("--params", "modelFileName=out/model.safetensors")
     assert done.code == 0
-    assert "test rows of the bundled breast_cancer by train.seed=0" in done.out
+    assert "test rows of breast_cancer (partition iid over 3 parties" in done.out
     assert read("out/test_indicator.json")["test_acc"] == read("out/indicator.json")["test_acc"]
 
 
@@ -244,7 +259,7 @@ def test_a_continued_model_says_that_epsilons_add(shell: Shell) -> None:
     assert together in second["statement"]
     assert together in done.out
     assert read("out/indicator.json")["privacy"] == {
-        key: value for key, value in second.items() if key != "data"
+        key: value for key, value in second.items() if key not in ("data", "run")
     }
 
 
@@ -276,7 +291,7 @@ def test_a_model_without_privacy_is_not_made_private_by_continuing_it(shell: She
 
 
 def test_declared_rows_decide_the_rate_and_others_are_said_to_be_public(shell: Shell) -> None:
-    shell.train("train.rounds=1", "data.rows.party_1=200")
+    shell.train("train.rounds=1", "train.auto=false", "data.rows.party_1=200")
     indicators = read("out/indicator.json")
     privacy = indicators["privacy"]
     assert isinstance(privacy, dict)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+import socket
 import sqlite3
 import sys
 from pathlib import Path
 
 import pytest
 
+from homo_dp import ui
 from homo_dp.core.errors import ConfigError
 from homo_dp.ui import main
+from tests.commands import run_command
 
 
 class Started(Exception):
@@ -45,11 +48,15 @@ def test_it_starts_one_worker_without_jobs_and_names_the_first_view(
             "INSERT INTO experiment_tags VALUES ('mlflow.sharedViewState.homo_dp', '{}', 7)"
         )
     database.close()
-    command = started(monkeypatch, "--uri", f"sqlite:///{store}", "--port", "5555")
-    assert command[-2:] == ["--workers", "1"]
-    assert os.environ["MLFLOW_SERVER_ENABLE_JOB_EXECUTION"] == "false"
-    said = capsys.readouterr().out
-    assert "http://127.0.0.1:5555/#/experiments/7/runs?viewStateShareKey=homo_dp" in said
+    monkeypatch.setenv("HOMO_DP_UI_EXPERIMENTS", "")  # undone afterwards
+    for pages, address in ((True, "runs"), (False, "runs?viewStateShareKey=homo_dp")):
+        monkeypatch.setattr(ui, "_has_pages", lambda pages=pages: pages)
+        command = started(monkeypatch, "--uri", f"sqlite:///{store}", "--port", "5555")
+        assert command[-2:] == ["--workers", "1"]
+        assert ("--app-name" in command) == pages
+        assert os.environ["MLFLOW_SERVER_ENABLE_JOB_EXECUTION"] == "false"
+        assert os.environ["HOMO_DP_UI_EXPERIMENTS"] == "7"
+        assert f"http://127.0.0.1:5555/#/experiments/7/{address} " in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -59,3 +66,18 @@ def test_it_starts_one_worker_without_jobs_and_names_the_first_view(
 def test_what_cannot_be_shown_is_refused_in_one_line(arguments: list[str], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         main(arguments)
+
+
+def test_a_port_in_use_is_refused_before_its_address_is_printed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], empty_store: Path
+) -> None:
+    store = f"sqlite:///{empty_store}"
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = str(other.getsockname()[1])
+        done = run_command(main, ["--uri", store, "--port", port], monkeypatch, capsys)
+    assert done.code == 2
+    assert "http" not in done.out
+    assert done.error_lines == [
+        f"error: --port {port}: cannot be bound on 127.0.0.1 (Address already in use); give "
+        "another port"
+    ]

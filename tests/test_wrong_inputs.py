@@ -1,4 +1,6 @@
-"""Wrong inputs: each gets one line on stderr that names the culprit, its exit code, and leaves nothing half-written."""
+"""Wrong inputs: each gets one line on stderr that names the culprit, its exit code, and leaves
+nothing half-written.
+"""
 
 import gzip
 import os

@@ -1,1 +1,3 @@
-"""What ``import homo_dp`` offers: training, loading and planning from Python, each the function its command calls."""
+"""What ``import homo_dp`` offers: training, loading and planning from Python, each the function
+its command calls.
+"""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from homo_dp.api.settings import Own, Settings
 from homo_dp.api.tables import Parties
-from homo_dp.api.training import Bounds, configured
+from homo_dp.api.training import Bounds, Categories, configured
 from homo_dp.evidence.audit import CONFIDENCE, Audited, Wanted
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ def audit(
     epsilon: float | None = None,
     settings: Settings | None = None,
     bounds: Bounds | Mapping[str, Bounds] | None = None,
+    categories: Categories | None = None,
     classes: Sequence[Any] | None = None,
     party: str | None = None,
     model: Own | None = None,
@@ -31,10 +32,12 @@ def audit(
     observer: str | None = None,
     confidence: float = CONFIDENCE,
 ) -> Audited:
-    """Try to refute the epsilon of ``homo_dp.train`` with the same arguments, by real runs on made-up rows.
+    """Try to refute the epsilon of ``homo_dp.train`` with the same arguments, by real runs on
+    made-up rows.
 
-    Of the tables only shape and row counts are used; nothing is released and no ledger is charged. ``outcome`` has the
-    figures, ``roc()`` a picture; docs/audit.md says how to read them and what an audit cannot show.
+    Of the tables only shape and row counts are used; nothing is released and no ledger is charged.
+    ``outcome`` has the figures, ``roc()`` a picture; docs/audit.md says how to read them and what
+    an audit cannot show.
 
     >>> small = {"data.embedded": "breast_cancer", "train.rounds": 1, "train.sample_rate": 1.0}
     >>> audit(epsilon=4, settings=small, mechanism="dp_fedsgd", runs=40).outcome.refuted
@@ -47,6 +50,7 @@ def audit(
         epsilon=epsilon,
         settings=settings,
         bounds=bounds,
+        categories=categories,
         classes=classes,
         party=party,
         ledger=None,

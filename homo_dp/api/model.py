@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
 
 class Model:
-    """A trained model. Made by ``homo_dp.train`` and ``homo_dp.load``; safe to share as far as its statement says."""
+    """A trained model. Made by ``homo_dp.train`` and ``homo_dp.load``; safe to share as far as
+    its statement says.
+    """
 
     def __init__(self, saved: SavedModel) -> None:
         from homo_dp.data.encoding import Encoding
@@ -84,9 +86,11 @@ class Model:
         return np.stack([1 - found, found], axis=1) if task.kind == "binary" else found
 
     def score(self, rows: Any, labels: Sequence[Any] | None = None) -> float:
-        """Accuracy, or R² of a regression; labels are the label column of the rows unless they are given.
+        """Accuracy, or R² of a regression; labels are the label column of the rows unless they are
+        given.
 
-        The score of private rows is itself private: it is nowhere charged, so keep it where the rows are.
+        The score of private rows is itself private: it is nowhere charged, so keep it where the
+        rows are.
         """
         import numpy as np
         import pandas as pd
@@ -94,9 +98,8 @@ class Model:
         truth = np.asarray(rows[self.label] if labels is None else labels)
         task = self._saved.task
         if task.kind != "regression":
-            named = pd.DataFrame(
-                {self.label: truth}
-            )  # 1, 1.0 and "1" are one class, as in training
+            # 1, 1.0 and "1" are one class, as in training
+            named = pd.DataFrame({self.label: truth})
             codes = self._encoding.encode_labels(named, "labels").numpy()
             found = task.predictions(self._outputs(rows), self._saved.card.threshold).numpy()
             return float(np.mean(found == codes))
@@ -106,14 +109,19 @@ class Model:
         return 1.0 - float(np.sum((truth - guessed) ** 2)) / rest if rest else float("nan")
 
     def save(self, path: str | PathLike[str]) -> None:
-        """Write one safetensors file, whole or not at all; ``homo-dp infer`` and ``homo_dp.load`` read it."""
+        """Write one safetensors file, whole or not at all; ``homo-dp infer`` and
+        ``homo_dp.load`` read it.
+        """
         from homo_dp.models.files import save_model
 
         save_model(str(path), self._saved.module.state_dict(), self._saved.card, "path")
 
     def __repr__(self) -> str:
         what = ", ".join(map(str, self.classes)) or "a number"
-        return f"Model({self._saved.card.architecture.name}: {what}; {self.privacy.get('statement', 'no statement')})"
+        return (
+            f"Model({self._saved.card.architecture.name}: {what}; "
+            f"{self.privacy.get('statement', 'no statement')})"
+        )
 
     def _outputs(self, rows: Any) -> torch.Tensor:
         from homo_dp.models.scoring import outputs_of
@@ -133,7 +141,9 @@ class Model:
         return self._counted(rows if isinstance(rows, pd.DataFrame) else self._named(rows), "rows")
 
     def _counted(self, frame: pd.DataFrame, source: str) -> torch.Tensor:
-        """The rows encoded, with a warning for each column of which many values are not what was declared."""
+        """The rows encoded, with a warning for each column of which many values are not what was
+        declared.
+        """
         from homo_dp.data.unexpected_values import WARN_ABOVE, Strays
 
         strays = Strays()
@@ -149,8 +159,8 @@ class Model:
         values = np.asarray(rows)
         if values.ndim != 2 or values.shape[1] != len(self.columns):
             raise DataError(
-                f"rows: have shape {values.shape}; give a DataFrame, or an array with the {len(self.columns)} columns "
-                "of the model in their order"
+                f"rows: have shape {values.shape}; give a DataFrame, or an array with the "
+                f"{len(self.columns)} columns of the model in their order"
             )
         return pd.DataFrame(values, columns=list(self.columns))
 
@@ -158,8 +168,8 @@ class Model:
 def load(path: str | PathLike[str], *, factory: bool | Callable[..., Any] = False) -> Model:
     """Open a model that training saved; nothing in the file is executed.
 
-    A model of one's own needs its code again: give the class or function as ``factory``, or ``factory=True`` to import
-    what the file names, if you trust it.
+    A model of one's own needs its code again: give the class or function as ``factory``, or
+    ``factory=True`` to import what the file names, if you trust it.
 
     >>> load("no_such_file.safetensors")
     Traceback (most recent call last):

@@ -1,7 +1,9 @@
-"""A class or function of one's own under a name that a config can hold, without a package on the path.
+"""A class or function of one's own under a name that a config can hold, without a package on the
+path.
 
-What can be imported keeps its own import path, so that a saved model can be opened elsewhere. What cannot (a notebook's
-cell, a class inside of a function) is kept in this module for the life of the process.
+What can be imported keeps its own import path, so that a saved model can be opened elsewhere. What
+cannot (a notebook's cell, a class inside of a function) is kept in this module for the life of the
+process.
 """
 
 from __future__ import annotations
@@ -39,7 +41,9 @@ def import_path(own: type | Callable[..., Any]) -> str:
 
 
 def keep(name: str, own: object) -> None:
-    """Let this module answer to ``name`` with ``own``; a later object of the same name takes its place."""
+    """Let this module answer to ``name`` with ``own``; a later object of the same name takes its
+    place.
+    """
     setattr(sys.modules[__name__], name, own)
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from homo_dp.api.settings import Own, Settings
 from homo_dp.api.tables import Parties
-from homo_dp.api.training import Bounds, configured
+from homo_dp.api.training import Bounds, Categories, configured
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -22,9 +22,8 @@ if TYPE_CHECKING:
 class Plan:
     """What each party would release, by public facts alone."""
 
-    parties: (
-        pd.DataFrame
-    )  # a row for each party: steps, sample rate, noise, epsilon, remaining budget
+    # a row for each party: steps, sample rate, noise, epsilon, remaining budget
+    parties: pd.DataFrame
     releases: tuple[str, ...]
     notes: tuple[str, ...]
     refused: str | None  # why the run would be refused; None if it would go through
@@ -64,13 +63,15 @@ def plan(
     epsilon: float | None = None,
     settings: Settings | None = None,
     bounds: Bounds | Mapping[str, Bounds] | None = None,
+    categories: Categories | None = None,
     classes: Sequence[Any] | None = None,
     party: str | None = None,
     ledger: str | PathLike[str] | EllipsisType | None = None,
     model: Own | None = None,
     mechanism: str | type[Mechanism] | None = None,
 ) -> Plan:
-    """The plan of ``homo_dp.train`` with the same arguments; charges nothing, and of tables only counts the rows.
+    """The plan of ``homo_dp.train`` with the same arguments; charges nothing, and of tables only
+    counts the rows.
 
     Without tables declare the counts by ``rows`` (``data.rows``).
 
@@ -83,6 +84,7 @@ def plan(
         epsilon=epsilon,
         settings=_with_rows(settings, rows),
         bounds=bounds,
+        categories=categories,
         classes=classes,
         party=party,
         ledger=_named(settings) if ledger is None else ledger,
@@ -95,7 +97,8 @@ def plan(
 
         planned = plan_of(config)
         table = pd.DataFrame([dict(row) for row in planned.parties.values()]).set_index("party")
-        return Plan(table, planned.releases, planned.notes, planned.refused)
+        notes = (*planned.auto, *planned.notes)
+        return Plan(table, planned.releases, notes, planned.refused)
 
 
 def _short(value: Any) -> str:
@@ -113,7 +116,9 @@ def _with_rows(settings: Settings | None, rows: Mapping[str, int] | None) -> Set
 
 
 def _named(settings: Settings | None) -> EllipsisType | None:
-    """A ledger that settings name is looked at for what is left; without one there is nothing to look at."""
+    """A ledger that settings name is looked at for what is left; without one there is nothing to
+    look at.
+    """
     from homo_dp.api.settings import tree_of
     from homo_dp.config.layers import get
 

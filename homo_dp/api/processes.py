@@ -1,4 +1,6 @@
-"""``homo_dp.party`` and ``homo_dp.aggregator``: one side of a federation from Python, as the commands run it."""
+"""``homo_dp.party`` and ``homo_dp.aggregator``: one side of a federation from Python, as the
+commands run it.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +21,13 @@ def party(
 
     Args:
         settings: what ``conf/party_a.yaml`` holds, as a ``Config``, dotted names or nested dicts.
-        transport: ``directory``, ``nats``, or a class of your own, called as ``Class(options, run, sealer)``
-            (docs/transports.md); as ``transport.kind`` if it is not given.
+        transport: ``directory``, ``nats``, or a class of your own that is called as
+            ``Class(options, run, sealer)`` (docs/transports.md); as ``transport.kind`` if it is not
+            given.
         progress: whether to show rounds as they are answered.
 
-    Ledger, state and outputs are files, as the command keeps them: called again after a crash, it goes on.
+    Ledger, state and outputs are files, as the command keeps them: called again after a crash, it
+    goes on.
     """
     from homo_dp.runs.party_process import PartyProcess
 
@@ -35,7 +39,9 @@ def party(
 def aggregator(
     settings: Settings, *, transport: str | type | None = None, progress: bool = True
 ) -> Model:
-    """Run the aggregator of a federation to its end; the final model. Arguments as for ``homo_dp.party``."""
+    """Run the aggregator of a federation to its end; the final model. Arguments as for
+    ``homo_dp.party``.
+    """
     from homo_dp.runs.preparatory_runs import aggregate
 
     config = _config(settings, transport)

@@ -8,7 +8,9 @@ from pathlib import Path
 
 
 def run_recipe(recipe: Path, arguments: Sequence[str] | None = None) -> int:
-    """Train, or with ``compare`` as the first argument three runs with privacy and three without; the exit code."""
+    """Train, or with ``compare`` as the first argument three runs with privacy and three
+    without; the exit code.
+    """
     given = list(sys.argv[1:] if arguments is None else arguments)
     if given[:1] == ["compare"]:
         from homo_dp import compare

@@ -1,4 +1,6 @@
-"""What a training in Python ends with: the model, what it cost, how it went; written to disk only when asked."""
+"""What a training in Python ends with: the model, what it cost, how it went; written to disk
+only when asked.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +60,8 @@ class Figures(Mapping[str, bytes]):
 class Result:
     """A finished (or interrupted) training.
 
-    ``indicators`` holds metrics of private rows: what ``indicators["local_only"]`` names stays where the rows are.
+    ``indicators`` holds metrics of private rows: what ``indicators["local_only"]`` names stays
+    where the rows are.
     """
 
     model: Model
@@ -78,7 +81,9 @@ class Result:
 
     @property
     def epsilon(self) -> float | None:
-        """The largest epsilon over the parties towards the quoted observer; None for a run that is not private."""
+        """The largest epsilon over the parties towards the quoted observer; None for a run that
+        is not private.
+        """
         return self.privacy["epsilon"]  # type: ignore[no-any-return]
 
     @property
@@ -94,7 +99,9 @@ class Result:
         return pd.DataFrame(self.indicators["rounds"])
 
     def plot(self) -> Figures:
-        """Learning, epsilon by party, what epsilon bought, gradient norms, budget left: as far as there are numbers."""
+        """Learning, epsilon by party, what epsilon bought, gradient norms, budget left: as far
+        as there are numbers.
+        """
         from homo_dp.tracking.report.report_files import plots_of
 
         if not self._drawn:
@@ -102,7 +109,9 @@ class Result:
         return Figures(self._drawn)
 
     def report(self, path: str | PathLike[str], *, published: bool = False) -> Path:
-        """Write the privacy report, one HTML page; ``published`` leaves out what must stay where the rows are."""
+        """Write the privacy report, one HTML page; ``published`` leaves out what must stay where
+        the rows are.
+        """
         from homo_dp.console.screen import Screen
         from homo_dp.report import write_report
 

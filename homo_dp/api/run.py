@@ -1,4 +1,6 @@
-"""A run made in Python before it starts, so that functions of one's own can be put around its training."""
+"""A run made in Python before it starts, so that functions of one's own can be put around its
+training.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +15,15 @@ from homo_dp.federation.mechanisms.train_hooks import Hook, Hooks, NoiseInjector
 class Run:
     """A training with hooks; takes what ``homo_dp.train`` takes.
 
-    The names and triggers are FederatedScope's: ``on_fit_start``, ``on_epoch_start``, ``on_batch_start``,
-    ``on_batch_forward``, ``on_batch_backward``, ``on_batch_end``, ``on_epoch_end``, ``on_fit_end``.
+    The names and triggers are FederatedScope's: ``on_fit_start``, ``on_epoch_start``,
+    ``on_batch_start``, ``on_batch_forward``, ``on_batch_backward``, ``on_batch_end``,
+    ``on_epoch_end``, ``on_fit_end``.
 
     Guarantees:
-        - a hook changes what leaves a party only where that is clipped and noised afterwards (``dp_fedavg``,
-          ``nbafl``) or nothing is private (``none``); elsewhere it works on copies;
-        - a noise injector adds to weights that are noised and charged already, never instead of that.
+        - a hook changes what leaves a party only where that is clipped and noised afterwards
+          (``dp_fedavg``, ``nbafl``) or nothing is private (``none``); elsewhere it works on copies;
+        - a noise injector adds to weights that are noised and charged already, never instead of
+          that.
 
     >>> run = Run(epsilon=4, settings={"train.rounds": 2}, progress=False)
     >>> seen = []
@@ -41,13 +45,17 @@ class Run:
     def register_hook_in_eval(
         self, new_hook: Hook, trigger: str, insert_pos: int | None = None
     ) -> None:
-        """Call ``new_hook(ctx)`` at a trigger of the scoring after each round; its end has ``ctx.eval_metrics``."""
+        """Call ``new_hook(ctx)`` at a trigger of the scoring after each round; its end has
+        ``ctx.eval_metrics``.
+        """
         self._hooks.register("test", new_hook, trigger, insert_pos)
 
     def register_noise_injector(self, func: NoiseInjector) -> None:
-        """Let ``func(round, weights)`` change the new global weights of each round, in place or by what it returns.
+        """Let ``func(round, weights)`` change the new global weights of each round, in place or by
+        what it returns.
 
-        It sees what is published anyway, so it costs nothing and counts for nothing: the guarantee is the mechanism's.
+        It sees what is published anyway, so it costs nothing and counts for nothing: the guarantee
+        is the mechanism's.
         """
         if not callable(func):
             raise ConfigError(

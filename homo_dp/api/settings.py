@@ -1,4 +1,6 @@
-"""Settings as Python gives them: dotted names, nested dicts, a Config, and classes where a config has import paths."""
+"""Settings as Python gives them: dotted names, nested dicts, a Config, and classes where a
+config has import paths.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +13,7 @@ from homo_dp.config.aliases import ALIASES, rename
 from homo_dp.config.layers import drop, get, merge, put, split_key
 from homo_dp.config.load import config_from
 from homo_dp.config.schema import Config
+from homo_dp.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from homo_dp.federation.mechanisms.base import Mechanism
@@ -49,11 +52,12 @@ def with_arguments(
     mechanism: str | type[Mechanism] | None = None,
     own_tables: bool = False,
 ) -> dict[str, Any]:
-    """The tree of a run: settings, then arguments (dotted names; None is not given) over them, then own classes."""
+    """The tree of a run: settings, then arguments (dotted names; None is not given) over them,
+    then own classes.
+    """
     base = tree_of(settings)
-    if own_tables and isinstance(
-        settings, Config
-    ):  # its own tables, and what goes with them, make way
+    # its own tables, and what goes with them, make way
+    if own_tables and isinstance(settings, Config):
         for name in (
             "embedded",
             "files",
@@ -74,6 +78,11 @@ def with_arguments(
     if mechanism is not None:
         put(over, ("privacy", "mechanism"), _plain(mechanism))
     if model is not None:
+        if callable(model) and not isinstance(model, type) and hasattr(model, "state_dict"):
+            raise ConfigError(
+                f"model: is a {type(model).__name__} that is already made; give its class or a "
+                "function that makes one, so that every run starts from new weights"
+            )
         built_in = isinstance(model, str) and ":" not in model
         put(over, ("model", "name" if built_in else "factory"), _plain(model))
     return merge(base, over)
@@ -85,7 +94,9 @@ def config_of(tree: Mapping[str, Any]) -> Config:
 
 
 def _plain(value: Any) -> Any:
-    """Values as a config file would hold them: paths as text, own classes as import paths, numpy numbers as numbers."""
+    """Values as a config file would hold them: paths as text, own classes as import paths, numpy
+    numbers as numbers.
+    """
     if isinstance(value, Mapping):
         return {str(name): _plain(inner) for name, inner in value.items()}
     if isinstance(value, PathLike):

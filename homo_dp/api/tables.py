@@ -31,7 +31,8 @@ def frame_of(table: Table, label: str, name: str) -> pd.DataFrame | str:
     if isinstance(table, tuple) and len(table) == 2:
         return _joined(*table, label, name)
     raise DataError(
-        f"parties[{name!r}]: is a {type(table).__name__}; give a pandas DataFrame, a path, or a pair (X, y) of arrays"
+        f"parties[{name!r}]: is a {type(table).__name__}; give a pandas DataFrame, a path, or a "
+        "pair (X, y) of arrays"
     )
 
 
@@ -55,7 +56,8 @@ def _joined(features: Any, labels: Any, label: str, name: str) -> pd.DataFrame:
         frame = pd.DataFrame(values, columns=feature_names(values.shape[1]))
     if len(frame) != len(labels):
         raise DataError(
-            f"parties[{name!r}]: X has {len(frame)} rows and y has {len(labels)}; give one label a row"
+            f"parties[{name!r}]: X has {len(frame)} rows and y has {len(labels)}; give one label "
+            "a row"
         )
     if label in frame.columns:
         raise DataError(
@@ -66,7 +68,9 @@ def _joined(features: Any, labels: Any, label: str, name: str) -> pd.DataFrame:
 
 
 def _tidy(frame: pd.DataFrame) -> pd.DataFrame:
-    """A copy with names as text, rows numbered from 0, and categories as the values they stand for."""
+    """A copy with names as text, rows numbered from 0, and categories as the values they stand
+    for.
+    """
     tidy = frame.reset_index(drop=True)
     tidy.columns = [str(name) for name in tidy.columns]
     for name in tidy.columns[[str(kind) == "category" for kind in tidy.dtypes]]:

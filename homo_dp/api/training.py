@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from os import PathLike, fspath
 from pathlib import Path
 from types import EllipsisType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from homo_dp.api.model import Model
 from homo_dp.api.result import Result
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from homo_dp.runs.simulation import RunOutcome, Simulation
 
 Bounds = tuple[float, float]
+Categories = Mapping[str, Sequence[Any] | Literal["private"]]
 _OUTPUTS = {
     "predictFileName": "predict.csv",
     "indicatorFileName": "indicator.json",
@@ -44,6 +45,7 @@ def train(
     epsilon: float | None = None,
     settings: Settings | None = None,
     bounds: Bounds | Mapping[str, Bounds] | None = None,
+    categories: Categories | None = None,
     classes: Sequence[Any] | None = None,
     party: str | None = None,
     test: Table | Mapping[str, Table] | None = None,
@@ -53,32 +55,41 @@ def train(
     output: str | PathLike[str] | None = None,
     progress: bool = True,
 ) -> Result:
-    """Train one model on the rows of all parties, with differential privacy; the same run as ``homo-dp train``.
+    """Train one model on the rows of all parties, with differential privacy; the same run as
+    ``homo-dp train``.
 
     Args:
-        parties: ``{name: table}``, where a table is a DataFrame, a path or a pair ``(X, y)`` of arrays; or one table,
-            split by its column ``party``, by ``data.partition`` of ``settings`` for a simulation, or else one party.
-            Without it, the tables that ``settings`` name.
-        label: the label column; ``y`` unless settings say otherwise.
-        epsilon: what the whole run may cost each party (``privacy.target_epsilon``).
-        settings: dotted names (``{"train.rounds": 30}``), nested dicts, or a ``Config``; see docs/config.md.
-        bounds: public ``(low, high)`` of all columns that settings do not describe, or of each by name. They must be
-            known without looking at the rows.
-        classes: the values of the label, in the order of the model's outputs (``data.classes``); 0 and 1 need none.
-        party: the column of one table that names the party of each row.
-        test: test rows for all, or by party; else a fifth of each party's rows is held out (``data.test_fraction``).
-        ledger: the file that keeps what was spent on these data, over all runs. It must be given for private data;
-            ``None`` written out means that the lifetime budget is not kept: whoever trains again on the same rows adds
-            up epsilon on their own.
-        model: a built-in model by name, or a class or function that makes a ``torch.nn.Module``.
-        mechanism: a built-in mechanism by name, or a class of one's own.
-        output: a folder for predictions, indicators and model, as the command writes them; nothing is written without.
-        progress: show the rounds as they end.
+        parties: ``{name: table}``, where a table is a DataFrame, a path or a pair ``(X, y)`` of
+            arrays; or one table, split by its column ``party``, by ``data.partition`` of
+            ``settings`` for a simulation, or else one party. Without it, the tables that
+            ``settings`` name.
+        label: The label column; ``y`` unless settings say otherwise.
+        epsilon: What the whole run may cost each party (``privacy.target_epsilon``).
+        settings: Dotted names (``{"train.rounds": 30}``), nested dicts, or a ``Config``; see
+            docs/config.md.
+        bounds: Public ``(low, high)`` of all columns that settings do not describe, or of each by
+            name. They must be known without looking at the rows.
+        categories: Public categories of columns by name (``{"ward": ["A", "B"]}``), or
+            ``"private"``: they are estimated under the budget first.
+        classes: The values of the label, in the order of the model's outputs (``data.classes``); 0
+            and 1 need none.
+        party: The column of one table that names the party of each row.
+        test: Test rows for all, or by party; else a fifth of each party's rows is held out
+            (``data.test_fraction``).
+        ledger: The file that keeps what was spent on these data, over all runs. It must be given
+            for private data; ``None`` written out means that the lifetime budget is not kept:
+            whoever trains again on the same rows adds up epsilon on their own.
+        model: A built-in model by name, or a class or function that makes a ``torch.nn.Module``.
+        mechanism: A built-in mechanism by name, or a class of one's own.
+        output: A folder for predictions, indicators and model, as the command writes them; nothing
+            is written without.
+        progress: Show the rounds as they end.
 
     Guarantees:
-        - nothing is on disk afterwards but ``ledger``, ``output`` and what settings name by ``tracking``;
-        - no row count, bound or class is read off the rows of a party unless settings leave it out, and then the
-          privacy statement says so.
+        - nothing is on disk afterwards but ``ledger``, ``output`` and what settings name by
+          ``tracking``;
+        - no row count, bound or class is read off the rows of a party unless settings leave it out,
+          and then the privacy statement says so.
 
     >>> import numpy as np
     >>> rng = np.random.default_rng(0)
@@ -86,8 +97,8 @@ def train(
     >>> y = (X.sum(axis=1) > 0).astype(int)
     >>> result = train({"a": (X[:200], y[:200]), "b": (X[200:], y[200:])}, epsilon=4, bounds=(-1, 1), ledger=None,
     ...                settings={"train.rounds": 2}, progress=False)
-    >>> result.epsilon <= 4, len(result.rounds), result.model.predict(X[:3]).shape
-    (True, 2, (3,))
+    >>> result.epsilon <= 4, result.model.predict(X[:3]).shape
+    (True, (3,))
     """
     with configured(
         parties,
@@ -95,6 +106,7 @@ def train(
         epsilon=epsilon,
         settings=settings,
         bounds=bounds,
+        categories=categories,
         classes=classes,
         party=party,
         test=test,
@@ -116,6 +128,7 @@ def configured(
     epsilon: float | None = None,
     settings: Settings | None = None,
     bounds: Bounds | Mapping[str, Bounds] | None = None,
+    categories: Categories | None = None,
     classes: Sequence[Any] | None = None,
     party: str | None = None,
     test: Table | Mapping[str, Table] | None = None,
@@ -124,7 +137,9 @@ def configured(
     mechanism: str | type[Mechanism] | None = None,
     output: str | PathLike[str] | None = None,
 ) -> Iterator[Config]:
-    """The checked config of a run from Python; its tables and its ledger are there while the block lasts."""
+    """The checked config of a run from Python; its tables and its ledger are there while the
+    block lasts.
+    """
     arguments: dict[str, Any] = {
         "data.label": label,
         "data.classes": classes,
@@ -140,6 +155,8 @@ def configured(
     )
     if not _asks_for_tracking(settings):
         put(tree, ("tracking", "enabled"), False)
+    if categories is not None:
+        _put_categories(tree, categories, bounds)
     with ExitStack() as stack:
         stack.enter_context(_tables_named_as_given(tree))
         if parties is not None:
@@ -150,8 +167,8 @@ def configured(
             or not (bounds is None or isinstance(bounds, Mapping))
         ):
             raise ConfigError(
-                "party, test, one pair of bounds: belong to tables; give parties too, or bounds by column: "
-                "bounds={'age': (0, 120)}"
+                "party, test, one pair of bounds: belong to tables; give parties too, or bounds by "
+                "column: bounds={'age': (0, 120)}"
             )
         elif bounds is not None:
             _put_bounds(tree, {}, bounds)
@@ -162,7 +179,9 @@ def configured(
 
 
 def screen_for(progress: bool) -> Screen:
-    """Where progress goes: a bar in a notebook's cell, or on the terminal; nothing else is printed."""
+    """Where progress goes: a bar in a notebook's cell, or on the terminal; nothing else is
+    printed.
+    """
     if not progress:
         return Screen(quiet=True)
     from homo_dp.api.notebook import NotebookScreen, in_notebook
@@ -208,7 +227,9 @@ def _names(tables: Mapping[str, pd.DataFrame | str], stack: ExitStack) -> dict[s
 
 @contextmanager
 def _tables_named_as_given(tree: dict[str, Any]) -> Iterator[None]:
-    """Let errors call a table what the caller calls it, not the name by which readers find it in memory."""
+    """Let errors call a table what the caller calls it, not the name by which readers find it in
+    memory.
+    """
     try:
         yield
     except InputError as error:
@@ -259,10 +280,33 @@ def _put_bounds(
     put(tree, ("data", "columns"), columns)
 
 
+def _put_categories(
+    tree: dict[str, Any],
+    categories: Categories,
+    bounds: Bounds | Mapping[str, Bounds] | None,
+) -> None:
+    """Describe columns by their categories (the config key is ``levels``), over the settings."""
+    both = sorted(set(categories) & set(bounds)) if isinstance(bounds, Mapping) else []
+    if both:
+        raise ConfigError(
+            f"categories, bounds: both describe column {both[0]!r}; a column has either"
+        )
+    for name, values in categories.items():
+        if values != "private" and (isinstance(values, str) or not isinstance(values, Iterable)):
+            raise ConfigError(
+                f"categories[{name!r}]={values!r}: must be a list of values, such as ['A', 'B'], "
+                'or "private"'
+            )
+        listed = "private" if isinstance(values, str) else list(values)
+        put(tree, ("data", "columns", name), {"levels": listed})
+
+
 def _put_ledger(
     tree: dict[str, Any], ledger: str | PathLike[str] | EllipsisType | None, stack: ExitStack
 ) -> None:
-    """The file of the ledger: the one given or, where none is needed, a temporary one that is deleted after the run."""
+    """The file of the ledger: the one given or, where none is needed, a temporary one that is
+    deleted after the run.
+    """
     private = get(tree, "privacy.mechanism") != "none"
     public = not get(tree, "data.files")  # an embedded set
     named = get(tree, "privacy.ledger")
@@ -273,8 +317,9 @@ def _put_ledger(
         return
     if ledger is ... and private and not public:
         raise ConfigError(
-            "ledger: is not given; name the file that keeps what was spent on these data, or write ledger=None: the "
-            "lifetime budget is then not kept, and epsilons of several runs add up unseen"
+            "ledger: is not given; name the file that keeps what was spent on these data, or write "
+            "ledger=None: the lifetime budget is then not kept, and epsilons of several runs add "
+            "up unseen"
         )
     if get(tree, "privacy.lifetime_epsilon") is not None:
         raise ConfigError(
@@ -293,14 +338,16 @@ def _asks_for_tracking(settings: Settings | None) -> bool:
 
 
 def _check_epsilon(tree: Mapping[str, Any], config: Config) -> None:
-    """Require that epsilon is given, as an argument or in the settings: there is no default in Python."""
+    """Require that epsilon is given, as an argument or in the settings: there is no default in
+    Python.
+    """
     given = ("privacy.target_epsilon", "privacy.noise_multiplier")
     if config.privacy.mechanism in ("dp_sgd", "dp_fedsgd", "dp_fedavg") and all(
         get(tree, key) is None for key in given
     ):
         raise ConfigError(
-            "epsilon: is not given; say what the run may cost each party (1 is strong, 8 is weak), or write "
-            "mechanism='none' to train without privacy"
+            "epsilon: is not given; say what the run may cost each party (1 is strong, 8 is weak), "
+            "or write mechanism='none' to train without privacy"
         )
 
 

@@ -26,7 +26,8 @@ def masked(text: str) -> str:
 
 
 def without_secrets(text: str, uri: str) -> str:
-    """A text, for example an error of a database driver, without the password of an address, wherever it stands.
+    """A text, for example an error of a database driver, without the password of an address,
+    wherever it stands.
 
     >>> without_secrets("http://ann:s%40fe@h/ refuses s@fe", "http://ann:s%40fe@h/")
     'http://ann:***@h/ refuses ***'

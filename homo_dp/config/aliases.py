@@ -1,4 +1,6 @@
-"""Other names for our keys: short output names, FederatedScope's and flower-dp's words for NbAFL, `dpsgd`."""
+"""Other names for our keys: short output names, FederatedScope's and flower-dp's words for
+NbAFL, `dpsgd`.
+"""
 
 from collections.abc import Mapping
 from typing import Any
@@ -85,7 +87,8 @@ def rename(tree: dict[str, Any]) -> dict[str, Any]:
 
 
 def rename_for_nbafl(*layers: dict[str, Any]) -> list[dict[str, Any]]:
-    """Replace flower-dp's words in all layers, if together they ask for NbAFL, and take FederatedScope's switch out.
+    """Replace flower-dp's words in all layers, if together they ask for NbAFL, and take
+    FederatedScope's switch out.
 
     >>> rename_for_nbafl({"privacy": {"mechanism": "nbafl"}}, {"num_rounds": 3})
     [{'privacy': {'mechanism': 'nbafl'}}, {'train': {'rounds': 3}}]
@@ -98,7 +101,8 @@ def rename_for_nbafl(*layers: dict[str, Any]) -> list[dict[str, Any]]:
         and next((use for use in reversed(used) if use is not None), None) is False
     ):
         raise ConfigError(
-            "nbafl.use=false: privacy.mechanism is nbafl; choose another privacy.mechanism, or leave nbafl.use out"
+            "nbafl.use=false: privacy.mechanism is nbafl; choose another privacy.mechanism, or "
+            "leave nbafl.use out"
         )
     for layer in layers:
         drop(layer, "nbafl.use")
@@ -107,7 +111,9 @@ def rename_for_nbafl(*layers: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _where_noise_is_added(layer: dict[str, Any]) -> dict[str, Any]:
-    """Flower's `server_side_noising`: `noise_at: server`, which needs trust that the user must state, or `parties`."""
+    """Flower's `server_side_noising`: `noise_at: server`, which needs trust that the user must
+    state, or `parties`.
+    """
     given = get(layer, "privacy.server_side_noising")
     if given is None:
         return layer
@@ -127,7 +133,8 @@ def _renamed(tree: dict[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
         drop(tree, alias)
         if get(tree, ours) not in (None, value):
             raise ConfigError(
-                f"{alias}={value}: is another name of {ours}={get(tree, ours)}; give only one of them"
+                f"{alias}={value}: is another name of {ours}={get(tree, ours)}; give only one of "
+                "them"
             )
         put(tree, tuple(ours.split(".")), value)
     return tree

@@ -1,4 +1,6 @@
-"""What every section of the configuration shares: a frozen base class and the value types with their messages."""
+"""What every section of the configuration shares: a frozen base class and the value types with
+their messages.
+"""
 
 import math
 import re
@@ -104,7 +106,8 @@ def _party_name(value: object) -> str:
         value = str(value)
     if not isinstance(value, str) or not _PARTY.match(value):
         raise ValueError(
-            "must be a party name of 1 to 64 letters, digits, _ or -, starting with a letter or digit"
+            "must be a party name of 1 to 64 letters, digits, _ or -, starting with a letter or "
+            "digit"
         )
     return value
 

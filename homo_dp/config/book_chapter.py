@@ -1,7 +1,9 @@
-"""The conf.json of the DP-FedAvg chapter of a book on federated learning (`python main.py -c conf.json`) in our words.
+"""The conf.json of the DP-FedAvg chapter of a book on federated learning (`python main.py -c
+conf.json`) in our words.
 
-There the server adds noise of an absolute standard deviation `sigma` to `lambda` times the sum of `k` clipped updates,
-so one client moves that sum by at most lambda C: the noise multiplier is sigma / (lambda C).
+There the server adds noise of an absolute standard deviation `sigma` to `lambda` times the sum of
+`k` clipped updates, so one client moves that sum by at most lambda C: the noise multiplier is sigma
+/ (lambda C).
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from homo_dp.config.layers import put
-from homo_dp.config.translation import Translation
+from homo_dp.config.translation import Ask, Fallback, Translation
 from homo_dp.core.errors import ConfigError
 
 KEYS = frozenset(
@@ -32,6 +34,8 @@ KEYS = frozenset(
         "W",
     ]
 )
+# What the chapter's own conf.json says, for keys that a file leaves open.
+_LEFT_OPEN = {"local_epochs": 3, "batch_size": 32, "lr": 0.01, "momentum": 0.0001}
 _MARKS = ("no_models", "global_epochs")
 _SAME = {
     "global_epochs": "train.rounds",
@@ -48,8 +52,10 @@ def is_book_chapter(tree: Mapping[str, Any]) -> bool:
 
 
 def translate_book_chapter(tree: Mapping[str, Any], source: str) -> Translation:
-    """Translate every key of the chapter; others stay as they are, for ours may stand beside them."""
-    done = Translation()
+    """Translate every key of the chapter; others stay as they are, for ours may stand beside
+    them.
+    """
+    done = Translation(system="the chapter's conf.json")
     for name in tree:
         if name in _SAME:
             put(done.tree, tuple(_SAME[name].split(".")), tree[name])
@@ -58,15 +64,25 @@ def translate_book_chapter(tree: Mapping[str, Any], source: str) -> Translation:
     clients, drawn = _whole(tree, "no_models", source), _whole(tree, "k", source)
     if drawn > clients:
         raise ConfigError(f"{source}: k={drawn}: must be at most no_models={clients}")
-    put(done.tree, ("data", "partition", "parties"), clients)
+    done.fallbacks += [
+        Fallback(_SAME[name], value, name) for name, value in _LEFT_OPEN.items() if name not in tree
+    ]
+    done.fallbacks.append(Fallback("data.partition.parties", clients))
     _model_and_data(tree, done)
     step = _number(tree, "lambda", source, 1.0 / drawn)
     put(done.tree, ("train", "server_optimizer"), {"name": "fedavg", "learning_rate": step * drawn})
     done.notes.append(
-        f"lambda={step:g}: multiplies the sum of k={drawn} updates; of their mean it is {step * drawn:g}"
+        f"lambda={step:g}: multiplies the sum of k={drawn} updates; of their mean it is "
+        f"{step * drawn:g}"
     )
     if tree.get("dp") is True:
         _privacy(tree, source, done, step, clients, drawn)
+    elif tree.get("dp") is not False:
+        text = (
+            f"{source}: dp={tree.get('dp')}: must be true (DP-FedAvg, with C and sigma) or false "
+            "(NOT PRIVATE); write one of them, or set privacy.mechanism"
+        )
+        done.asks.append(Ask(text, ("privacy.mechanism",), needed=True))
     else:
         put(done.tree, ("privacy", "mechanism"), "none")
         done.notes.append("dp: is false, so the run is NOT PRIVATE; write true for DP-FedAvg")
@@ -78,21 +94,22 @@ def translate_book_chapter(tree: Mapping[str, Any], source: str) -> Translation:
 
 
 def _model_and_data(tree: Mapping[str, Any], done: Translation) -> None:
-    images = str(tree.get("type", "")) in ("cifar", "mnist")
+    """A network and a data set that are here, where nothing names others."""
+    images = str(tree.get("type", "cifar")) in ("cifar", "mnist")
     if "model_name" in tree:
-        name = "cnn" if images or "type" not in tree else "mlp"
-        put(done.tree, ("model", "name"), name)
-        done.notes.append(
-            f"model_name={tree['model_name']}: torchvision's networks hold BatchNorm, whose statistics mix rows; "
-            f"trained is model.name={name} (model.factory brings another)"
+        name = "cnn" if images else "mlp"
+        text = (
+            f"model_name={tree['model_name']}: torchvision's networks hold BatchNorm, whose "
+            f"statistics mix rows; trained is model.name={name} (model.factory brings another)"
         )
-    data = tree.get("data")
-    if not isinstance(data, dict) or not (data.get("files") or data.get("embedded")):
-        put(done.tree, ("data", "embedded"), "digits")
-        done.notes.append(
-            f"type={tree.get('type', 'cifar')}: is not shipped; trained on the bundled digits, give data.files=FILE "
-            "for yours"
-        )
+        done.fallbacks.append(Fallback("model.name", name, note=text, unless=("model.factory",)))
+    text = (
+        f"type={tree.get('type', 'cifar')}: is not shipped; trained on the bundled digits, give "
+        "data.files=FILE for yours"
+    )
+    done.fallbacks.append(
+        Fallback("data.embedded", "digits", note=text, unless=("federation.run",))
+    )
 
 
 def _privacy(
@@ -108,28 +125,29 @@ def _privacy(
         "population": clients,
         "sampling": "poisson",
         "cohort_size": drawn,
+        "clip_each_step": True,  # the chapter's clients clip after every batch
         "noise_at": "server",
         "trust_aggregator": True,
     }
     for name, value in settings.items():
         put(done.tree, ("privacy", name), value)
     done.notes.append(
-        f"sigma={sigma:g}: is absolute there, added to lambda times the sum of updates clipped to C={clip:g}; that is "
-        f"privacy.noise_multiplier={multiplier:.4g} = sigma / (lambda C)"
+        f"sigma={sigma:g}: is absolute there, added to lambda times the sum of updates clipped to "
+        f"C={clip:g}; that is privacy.noise_multiplier={multiplier:.4g} = sigma / (lambda C)"
         + ("; below 0.3 hardly anything is hidden, see epsilon" if multiplier < 0.3 else "")
     )
     done.notes.append(
-        "dp: the server adds the noise and sees updates without it, which is privacy.trust_aggregator=true"
+        "dp: the server adds the noise and sees updates without it, which is "
+        "privacy.trust_aggregator=true"
     )
     if "q" in tree:
         rate = _number(tree, "q", source)
         done.notes.append(
-            f"q={rate:g}: the share of clients in a round is k / no_models = {drawn / clients:g} here, drawn at random"
+            f"q={rate:g}: the share of clients in a round is k / no_models = {drawn / clients:g} "
+            "here, drawn at random"
         )
     if "W" in tree:
         done.notes.append("W: clients count the same, so the sum of their weights follows from k")
-    if "delta" not in tree.get("privacy", {}):
-        put(done.tree, ("privacy", "delta"), min(1e-5, 0.1 / clients))
 
 
 def _whole(tree: Mapping[str, Any], name: str, source: str) -> int:

@@ -49,7 +49,9 @@ def _days(value: object) -> object:
 
 
 def _day_form(value: object) -> object:
-    """Refuse a date format that does not write a whole day and read it back: it would fail later, on the rows."""
+    """Refuse a date format that does not write a whole day and read it back: it would fail
+    later, on the rows.
+    """
     day = datetime.datetime(2015, 12, 31)
     try:
         whole = (
@@ -85,10 +87,13 @@ def _encoding(value: object) -> object:
 
 
 def _rows_per_person(value: object) -> object:
-    """Accept true, or `unknown`, which means the same as leaving the key out; refuse false with advice."""
+    """Accept true, or `unknown`, which means the same as leaving the key out; refuse false with
+    advice.
+    """
     if value is False:
         raise ValueError(
-            "must be true or unknown; where persons have several rows, hide persons: privacy.unit=user"
+            "must be true or unknown; where persons have several rows, hide persons: "
+            "privacy.unit=user"
         )
     if value not in (None, True, "unknown"):
         raise ValueError("must be true or unknown")
@@ -103,24 +108,27 @@ class ColumnConfig(Section):
     )
     levels: Literal["private"] | Values | None = key(
         None,
-        "Categorical: every declared level; any other value has a slot of its own. `private`: levels above a noisy "
-        "threshold are learnt first (docs/statistics.md).",
+        "Categorical: every declared level; any other value has a slot of its own. `private`: "
+        "levels above a noisy threshold are learnt first (docs/statistics.md).",
     )
     date: Annotated[tuple[str, str], BeforeValidator(_days)] | None = key(
         None,
-        "Date: `[first, last]` day, such as `[2015-01-01, 2026-12-31]`; other days are clipped to it.",
+        "Date: `[first, last]` day, such as `[2015-01-01, 2026-12-31]`; other days are clipped "
+        "to it.",
     )
     parts: Annotated[tuple[DatePart, ...], BeforeValidator(listed)] = key(
         ("days",),
-        "What a date becomes: `days` within the bounds, `year`, `month`, `weekday`; one or several.",
+        "What a date becomes: `days` within the bounds, `year`, `month`, `weekday`; one or "
+        "several.",
     )
     format: Annotated[Text, BeforeValidator(_day_form)] | None = key(
         None, "How the file writes dates, such as `%d.%m.%Y`; null: ISO (2024-05-31) or typed."
     )
     missing: Value | None = key(
         None,
-        "A missing value is an `error` (numeric default), or becomes `middle`, `low`, `high` or a number (numeric); "
-        "has a slot of its own, `level` (categorical default), or becomes `unknown` or one of the levels.",
+        "A missing value is an `error` (numeric default), or becomes `middle`, `low`, `high` or a "
+        "number (numeric); has a slot of its own, `level` (categorical default), or becomes "
+        "`unknown` or one of the levels.",
     )
     indicator: Flag = key(False, "Add a 0/1 column that says where a value was missing.")
     source: Text | None = key(
@@ -138,7 +146,8 @@ class ColumnConfig(Section):
     def _check(self) -> Self:
         if sum(given is not None for given in (self.bounds, self.levels, self.date)) != 1:
             raise ValueError(
-                "must have either bounds: [low, high] (numeric), levels: [...] (categorical) or date: [first, last]"
+                "must have either bounds: [low, high] (numeric), levels: [...] (categorical) or "
+                "date: [first, last]"
             )
         if self.date is None and (self.parts != ("days",) or self.format is not None):
             raise ValueError("parts and format belong to a date: [first, last]")
@@ -208,7 +217,8 @@ class LearntConfig(Section):
     run: Text = key("", "The run that asked, as the ledger knows it.")
     noise_multipliers: Annotated[tuple[Positive, ...], BeforeValidator(listed)] = key(
         (),
-        "Of the Gaussian sums that were released; the training's noise is solved together with them.",
+        "Of the Gaussian sums that were released; the training's noise is solved together with "
+        "them.",
     )
     delta: Fraction = key(
         0.0, "What levels above a noisy threshold add to delta (`levels: private`)."
@@ -220,20 +230,23 @@ class DataConfig(Section):
 
     name: Text | None = key(
         None,
-        "Declared name of the data: the lifetime budget is kept per name. Null: `embedded`; of files `unnamed`.",
+        "Declared name of the data: the lifetime budget is kept per name. Null: `embedded`; of "
+        "files `unnamed`.",
     )
     embedded: Literal["breast_cancer", "digits", "users"] | None = key(
         None,
         "A bundled data set; null: breast_cancer unless files, columns or images are described.",
     )
     files: Annotated[dict[PartyName, FilePath], BeforeValidator(_one_table)] = mapping(
-        "`{party: path}`, a table (CSV, .csv.gz, Parquet), an SQLAlchemy address with `#table`, or images (.npz, IDX, "
-        "a zip or folder with `file_name,y` annotations) for each party. One path alone is one table that "
-        "`party_column`, `user_column` or `partition` splits."
+        "`{party: path}`, a table (CSV, .csv.gz, Parquet), an SQLAlchemy address with `#table`, or "
+        "images (.npz, IDX, a zip or folder with `file_name,y` annotations) for each party. One "
+        "path alone is one table: one party, unless `party_column`, `user_column` or `partition` "
+        "splits it."
     )
     registry: Annotated[tuple[FilePath, ...], BeforeValidator(listed)] = key(
         (),
-        "Files that say where named data sets are, in PrimiHub's form (`datasets:` of its node config).",
+        "Files that say where named data sets are, in PrimiHub's form (`datasets:` of its node "
+        "config).",
     )
     party_column: Column | None = key(
         None, "Column of the one table that names the party of a row."
@@ -243,17 +256,19 @@ class DataConfig(Section):
     )
     partition: Annotated[PartitionConfig | None, BeforeValidator(_partition)] = key(
         None,
-        "How one table is split; `iid`, `dirichlet`, `dirichlet(0.5)` or `by_label` alone is short for its kind (and "
-        "alpha). Null: iid over 3.",
+        "How one table is split; `iid`, `dirichlet`, `dirichlet(0.5)` or `by_label` alone is short "
+        "for its kind (and alpha). Null: one party; iid over 3 for an embedded set.",
     )
     rows: dict[PartyName, Count] = mapping(
-        "Declared, public row counts by party: figures that are known without the tables. See `counts` where absent."
+        "Declared, public row counts by party: figures that are known without the tables. See "
+        "`counts` where absent."
     )
     counts: Literal["public", "declared", "private"] | None = key(
         None,
-        "Row counts that `rows` does not declare: `public`, the true ones may be known; `declared`, a private run is "
-        "refused; `private`, noisy ones are released first, under `privacy.statistics_share`. Null: "
-        "a party process refuses, a run in one process makes them public and says so.",
+        "Row counts that `rows` does not declare: `public`, the true ones may be known; "
+        "`declared`, a private run is refused; `private`, noisy ones are released first, under "
+        "`privacy.statistics_share`. Null: a party process refuses, a run in one process makes "
+        "them public and says so.",
     )
     test_file: FilePath | dict[PartyName, FilePath] | None = key(
         None, "Test table, or one for each party."
@@ -275,40 +290,45 @@ class DataConfig(Section):
     )
     drop: Columns = key((), "Columns to leave out.")
     columns: dict[Column, ColumnConfig] = mapping(
-        "Public knowledge by column: `{bounds: [low, high]}`, `{levels: []}` or `{date: [first, last]}`; a pattern "
-        "such as `drug_*` describes all columns that it matches."
+        "Public knowledge by column: `{bounds: [low, high]}`, `{levels: []}` or `{date: [first, "
+        "last]}`; a pattern such as `drug_*` describes all columns that it matches."
     )
     columns_from: Literal["breast_cancer", "digits"] | None = key(
         None, "Shipped public description for columns not listed; null: that of the embedded set."
     )
     bounds_source: Literal["codebook", "public", "private", "draft"] | None = key(
         None,
-        "Where bounds and levels come from: a `codebook` (form, dictionary), `public` knowledge or tables, `private` "
-        "(found under a privacy budget), or a `draft` of describe, on which no private run starts.",
+        "Where bounds and levels come from: a `codebook` (form, dictionary), `public` knowledge or "
+        "tables, `private` (found under a privacy budget), or a `draft` of describe, read from "
+        "rows: a run in one process says so, parties refuse it.",
     )
     one_row_per_person: Annotated[bool | None, BeforeValidator(_rows_per_person)] = key(
         None,
-        "Whether each person has one row: `true`, or `unknown`. Epsilon is per row; who has k rows has k times as "
-        "much. The report asks for it.",
+        "Whether each person has one row: `true`, or `unknown`. Epsilon is per row; who has k rows "
+        "has k times as much. The report asks for it.",
     )
     scaling: Literal["bounds", "private"] = key(
         "bounds",
-        "How numeric columns are scaled: by their `bounds` (free), or `private`: bounds may be very wide, and working "
-        "bounds are learnt first under `privacy.statistics_share` of the budget (docs/statistics.md).",
+        "How numeric columns are scaled: by their `bounds` (free), or `private`: bounds may be "
+        "very wide, and working bounds are learnt first under `privacy.statistics_share` of the "
+        "budget (docs/statistics.md).",
     )
     default_bounds: Bounds | None = key(
         None,
-        "Bounds of every column that is not described, such as `[-1e6, 1e6]`; for `scaling: private`.",
+        "Bounds of every column that is not described, such as `[-1e6, 1e6]`; for `scaling: "
+        "private`.",
     )
     curves: Flag | None = key(
         None,
-        "A square and a root of each number behind the columns, fixed functions of its bounds; not where these are "
-        "[0, 1], mostly of flags. It costs no privacy. Null: as the model in `train.init_from` has it, else by rule "
-        "where `train.auto` chooses and no model is named (docs/auto.md), else false.",
+        "A square and a root of each number behind the columns, fixed functions of its bounds; not "
+        "where these are [0, 1], mostly of flags. It costs no privacy. Null: as the model in "
+        "`train.init_from` has it, else by rule where `train.auto` chooses and no model is named "
+        "(docs/auto.md), else false.",
     )
     learnt: LearntConfig | None = key(
         None,
-        "What was learnt (`scaling`, `counts`, `levels: private`), with its price; a run writes it.",
+        "What was learnt (`scaling`, `counts`, `levels: private`), with its price; a run "
+        "writes it.",
     )
     public: Flag = key(
         False, "All rows are public: a fit without privacy is shown beside the result."
@@ -331,7 +351,9 @@ class DataConfig(Section):
     image: ImageConfig | None = key(None, "Rows are images of this shape and range.")
 
     def count_is_public(self, party: str) -> bool:
-        """Whether noise and sampling may depend on a party's row count: declared, said to be public, or shipped."""
+        """Whether noise and sampling may depend on a party's row count: declared, said to be
+        public, or shipped.
+        """
         shipped = self.embedded is not None and not self.files
         return party in self.rows or self.counts == "public" or self.public or shipped
 
@@ -357,9 +379,8 @@ class DataConfig(Section):
         if not isinstance(given, dict):
             return given
         filled = dict(given)
-        described = any(
-            filled.get(name) for name in ("columns", "columns_from", "image")
-        )  # as an aggregator does
+        # as an aggregator does
+        described = any(filled.get(name) for name in ("columns", "columns_from", "image"))
         if not filled.get("files") and filled.get("embedded") is None and not described:
             filled["embedded"] = "breast_cancer"
         if filled.get("columns_from") is None and filled.get("embedded") in (
@@ -368,9 +389,8 @@ class DataConfig(Section):
         ):
             filled["columns_from"] = filled["embedded"]
         splits = ("partition", "party_column", "user_column")
-        one = isinstance(filled.get("files"), str)
         embedded = filled.get("embedded") in ("breast_cancer", "digits")
-        if (one or embedded) and all(filled.get(name) is None for name in splits):
+        if embedded and all(filled.get(name) is None for name in splits):
             filled["partition"] = {"kind": "iid"}
         if all(filled.get(name) is None for name in ("test_file", "test_fraction", "split_column")):
             filled["test_fraction"] = 0.2
@@ -386,11 +406,13 @@ class DataConfig(Section):
             for name in ("party_column", "partition"):
                 if getattr(self, name) is not None:
                     raise Conflict(
-                        f"data.{name}: splits one table, but data.files has {len(self.files)}; leave it out"
+                        f"data.{name}: splits one table, but data.files has {len(self.files)}; "
+                        "leave it out"
                     )
         if self.partition is not None and self.party_column is not None:
             raise Conflict(
-                "data.partition, data.party_column: only one can split the table; leave one of them out"
+                "data.partition, data.party_column: only one can split the table; leave one of "
+                "them out"
             )
         tests = [
             n
@@ -399,7 +421,8 @@ class DataConfig(Section):
         ]
         if len(tests) > 1:
             raise Conflict(
-                f"data.{tests[0]}, data.{tests[1]}: only one can give the test rows; leave one of them out"
+                f"data.{tests[0]}, data.{tests[1]}: only one can give the test rows; leave one of "
+                "them out"
             )
         if self.decimal == self.thousands:
             raise Conflict(
@@ -430,5 +453,6 @@ class DataConfig(Section):
         for name, parties in named.items():
             if known and (strangers := sorted(parties - known)):
                 raise Conflict(
-                    f"data.{name}.{strangers[0]}: no such party; data.files has {', '.join(sorted(known))}"
+                    f"data.{name}.{strangers[0]}: no such party; data.files has "
+                    f"{', '.join(sorted(known))}"
                 )

@@ -1,4 +1,6 @@
-"""One-line messages for everything that pydantic refuses: the full key, the value, the range, the next step."""
+"""One-line messages for everything that pydantic refuses: the full key, the value, the range,
+the next step.
+"""
 
 import difflib
 import json
@@ -50,7 +52,8 @@ def explain(error: ValidationError, root: type[Section], given: Any) -> str:
     ]
     unknown = [pair for pair in problems if pair[1]["type"] == "extra_forbidden"]
     name, first = (unknown or problems)[0]
-    # A union reports each of its branches: the one that went deepest into the value is the one that was meant.
+    # A union reports each of its branches: the one that went deepest into the value is the one that
+    # was meant.
     name, first = max(
         (pair for pair in problems if pair[0].startswith(name)), key=lambda pair: len(pair[0])
     )
@@ -112,7 +115,9 @@ def fields_of(kinds: Iterable[type[Section]]) -> dict[str, FieldInfo]:
 
 
 def _fields_at(path: tuple[str | int, ...], root: type[Section]) -> dict[str, FieldInfo]:
-    """The keys of the section that stands at a path, also inside of mappings and lists; none if there is no section."""
+    """The keys of the section that stands at a path, also inside of mappings and lists; none if
+    there is no section.
+    """
     kinds, rest = [root], None
     for name in path:
         if kinds:
@@ -130,7 +135,9 @@ def _is_list(annotation: Any) -> bool:
 
 
 def sections_in(annotation: Any) -> Iterator[type[Section]]:
-    """The sections that an annotation like `A | None` or `tuple[A, ...]` speaks of (not those of a mapping)."""
+    """The sections that an annotation like `A | None` or `tuple[A, ...]` speaks of (not those of
+    a mapping).
+    """
     if (
         typing.get_origin(annotation) is None
         and isinstance(annotation, type)
@@ -154,7 +161,8 @@ def _keys_below(kinds: Iterable[type[Section]], prefix: str) -> Iterator[str]:
 
 
 def nearest(path: tuple[str | int, ...], root: type[Section], short: Collection[str] = ()) -> str:
-    """Name the valid key that an unknown one is like: in the same section first, then anywhere; else what there is.
+    """Name the valid key that an unknown one is like: in the same section first, then anywhere;
+    else what there is.
 
     `short` are names that may stand at the top although they are not sections.
     """
@@ -184,7 +192,8 @@ _MOST_LISTED = 16
 
 
 def takes_text(root: type[Section], key: str) -> bool:
-    """Whether a dotted key, as far as the schema knows it, holds text (or a mapping or list of texts).
+    """Whether a dotted key, as far as the schema knows it, holds text (or a mapping or list of
+    texts).
 
     >>> from homo_dp.config.schema import Config
     >>> takes_text(Config, "data.files.a"), takes_text(Config, "privacy.delta"), takes_text(Config, "predictFileName")
@@ -228,16 +237,17 @@ def show(value: Any) -> str:
     """A value as it stands in a message: short, on one line."""
     if isinstance(value, Section):
         value = value.model_dump(mode="json")
-    plain = (
-        isinstance(value, str) and parse_scalar(value) == value
-    )  # '5' and '' keep quotes, to differ from 5 and null
+    # '5' and '' keep quotes, to differ from 5 and null
+    plain = isinstance(value, str) and parse_scalar(value) == value
     text = value if plain else json.dumps(value, default=str, ensure_ascii=False)
     text = printable(" ".join(masked(text).split()))
     return text if len(text) <= 80 else text[:77] + "..."
 
 
 def _real(path: tuple[str | int, ...], given: Any, missing: bool = False) -> tuple[str | int, ...]:
-    """Keep of pydantic's path the keys that were given; the rest names branches of unions and filled-in keys."""
+    """Keep of pydantic's path the keys that were given; the rest names branches of unions and
+    filled-in keys.
+    """
     real: list[str | int] = []
     for part in path:
         inner = _at(given, (part,))

@@ -50,10 +50,14 @@ class FederationConfig(Section):
     )
     parties: Annotated[tuple[MemberConfig, ...], BeforeValidator(_members)] = key(
         (),
-        "Allow-list: `[{name, public_key}]`, or `{name: public_key}`. Empty: the parties of the data. "
-        "A party lists its peers here for privacy.secure_aggregation.",
+        "Allow-list: `[{name, public_key}]`, or `{name: public_key}`. Empty: the parties of the "
+        "data. A party lists its peers here for privacy.secure_aggregation.",
     )
-    min_parties: Count | None = key(None, "Fewest replies for a round to count; null: all parties.")
+    min_parties: Count | None = key(
+        None,
+        "Fewest replies for a round to count; null: all parties, under secure_aggregation less "
+        "privacy.tolerated_dropouts.",
+    )
     round_timeout: Positive = key(60.0, "Seconds to wait for the replies of a round.")
     on_missing: Literal["continue", "stop"] = key(
         "continue", "With too few replies: go on to the next round, or stop."
@@ -73,7 +77,8 @@ class FederationConfig(Section):
             )
         if names and self.min_parties is not None and self.min_parties > len(names):
             raise Conflict(
-                f"federation.min_parties={self.min_parties}: must be at most the {len(names)} parties listed"
+                f"federation.min_parties={self.min_parties}: must be at most the {len(names)} "
+                "parties listed"
             )
         return self
 
@@ -103,7 +108,8 @@ class CapsConfig(Section):
     )
     max_network_weight: Positive = key(
         100.0,
-        "The same for weights of networks whose records are clipped: they compute in float32, and round.",
+        "The same for weights of networks whose records are clipped: they compute in float32, and "
+        "round.",
     )
     max_rate: Positive = key(1e3, "Largest learning rate, weight decay or proximal pull of a plan.")
     max_refusals: Count = key(
@@ -121,7 +127,9 @@ class AskerConfig(Section):
 
 
 class ServeConfig(Section):
-    """Rules of a party that takes runs as they come (`homo-dp party --serve`); they hold for a single run, too."""
+    """Rules of a party that takes runs as they come (`homo-dp party --serve`); they hold for a
+    single run, too.
+    """
 
     askers: tuple[AskerConfig, ...] = key(
         (), "Who may ask; of those whose `runs` fit, the first. Empty: party.aggregator_key."
@@ -129,8 +137,9 @@ class ServeConfig(Section):
     mechanisms: tuple[Text, ...] | None = key(None, "Mechanisms that plans may have; null: all.")
     approve: Literal["always", "within_caps", "ask"] = key(
         "within_caps",
-        "`always`: agree to what caps and budget allow. `within_caps`: the same if party.caps.epsilon is set, else "
-        "ask. `ask`: every plan waits for `homo-dp party approve RUN`.",
+        "`always`: agree to what caps and budget allow. `within_caps`: the same if "
+        "party.caps.epsilon is set, else ask. `ask`: every plan waits for `homo-dp party approve "
+        "RUN`. All but `ask` need privacy.lifetime_epsilon to serve.",
     )
     at_once: Count = key(1, "Runs that are served at the same time, each by a process of its own.")
 
@@ -150,9 +159,9 @@ class PartyConfig(Section):
     )
     client: ImportPath | None = key(
         None,
-        "Local training by a client of another framework: `package.module:make`, called with the party's name, gives a "
-        "Flower NumPyClient or a function fit(weights, config). With dp_fedavg and `model.factory: "
-        "homo_dp.models.arrays:array_model`.",
+        "Local training by a client of another framework: `package.module:make`, called with the "
+        "party's name, gives a Flower NumPyClient or a function fit(weights, config). With "
+        "dp_fedavg and `model.factory: homo_dp.models.arrays:array_model`.",
     )
     serve: ServeConfig | None = key(
         None, "Rules for runs as they come; null: one run, whose plan caps and budget decide."
@@ -197,11 +206,13 @@ class FlowerConfig(Section):
 
     socket: FilePath | None = key(
         None,
-        "Socket of the party, where the ClientApp calls; null: `party.sock` in the run's state folder.",
+        "Socket of the party, where the ClientApp calls; null: `party.sock` in the run's state "
+        "folder.",
     )
     group: Text | None = key(
         None,
-        "Group that may call there, for a SuperNode under another user than the party; null: this user only.",
+        "Group that may call there, for a SuperNode under another user than the party; null: this "
+        "user only.",
     )
 
 
@@ -221,7 +232,8 @@ class TransportConfig(Section):
 
     kind: Literal["memory", "directory", "nats", "flower"] | OwnTransport = key(
         "memory",
-        "In one process, through a shared folder, NATS, Flower, or `package.module:Class` of your own.",
+        "In one process, through a shared folder, NATS, Flower, or `package.module:Class` of your "
+        "own.",
     )
     options: dict[str, Any] = mapping("Settings for a transport of your own.")
     directory: FilePath = key("exchange", "The shared folder.")
@@ -229,7 +241,8 @@ class TransportConfig(Section):
     flower: FlowerConfig = section(FlowerConfig, "Settings of `kind: flower`.")
     revoked_keys: FilePath | None = key(
         None,
-        "File of keys that are trusted no more, a public line or fingerprint each; read again when it changes.",
+        "File of keys that are trusted no more, a public line or fingerprint each; read again when "
+        "it changes.",
     )
     max_message_bytes: Count = key(
         1 << 30, "A larger message is refused before memory is taken for it."

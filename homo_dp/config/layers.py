@@ -1,4 +1,6 @@
-"""Merging layers of settings: the later layer wins, and what contradicts it is dropped from the earlier one."""
+"""Merging layers of settings: the later layer wins, and what contradicts it is dropped from the
+earlier one.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,7 +9,8 @@ from homo_dp.config.privacy import idle_keys
 from homo_dp.core.errors import ConfigError
 from homo_dp.core.untrusted_text import DEEPEST
 
-# Keys of which only one can be given: setting one in a later layer drops the others of the earlier layer.
+# Keys of which only one can be given: setting one in a later layer drops the others of the earlier
+# layer.
 EXCLUSIVE: tuple[tuple[str, ...], ...] = (
     ("privacy.target_epsilon", "privacy.noise_multiplier"),
     ("privacy.cohort_size", "privacy.sample_rate"),
@@ -85,7 +88,9 @@ def drop(tree: dict[str, Any], key: str) -> None:
 
 
 def merge(under: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
-    """Put a layer over another: mappings join, everything else replaces; exclusive keys make way."""
+    """Put a layer over another: mappings join, everything else replaces; exclusive keys make
+    way.
+    """
     base: dict[str, Any] = _copy(under)
     for group in EXCLUSIVE:
         if any(get(over, key) is not None for key in group):
@@ -100,7 +105,9 @@ def merge(under: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
 
 
 def forget_former_split(layers: Sequence[dict[str, Any]]) -> None:
-    """Where a later layer names other tables, drop how the former ones were split, up to the layer that named them."""
+    """Where a later layer names other tables, drop how the former ones were split, up to the
+    layer that named them.
+    """
     named = [
         at
         for at, layer in enumerate(layers)
@@ -112,7 +119,9 @@ def forget_former_split(layers: Sequence[dict[str, Any]]) -> None:
 
 
 def _leave_mechanism(base: dict[str, Any], over: dict[str, Any]) -> None:
-    """If the later layer names another mechanism, drop from the earlier one what only the former mechanism reads."""
+    """If the later layer names another mechanism, drop from the earlier one what only the former
+    mechanism reads.
+    """
     mechanism = get(over, "privacy.mechanism")
     if not isinstance(mechanism, str) or mechanism == get(base, "privacy.mechanism"):
         return

@@ -1,10 +1,11 @@
 """From YAML files and overrides to one checked configuration, and back to text.
 
-Layers: the defaults of the schema, then the files in order, then the overrides. An override of one key of an exclusive
-pair (`privacy.noise_multiplier` over the file's `privacy.target_epsilon`) replaces the other; both in one layer are
-wrong.
+Layers: the defaults of the schema, then the files in order, then the overrides. An override of one
+key of an exclusive pair (`privacy.noise_multiplier` over the file's `privacy.target_epsilon`)
+replaces the other; both in one layer are wrong.
 """
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
@@ -29,9 +30,12 @@ from homo_dp.config.yaml_text import LARGEST_YAML, parse_yaml, to_yaml
 from homo_dp.core.errors import ConfigError
 from homo_dp.core.untrusted_text import Foreign
 
-# Files that are given without a config and without a description are taken to have the default recipe's columns.
+# Files that are given without a config and without a description are taken to have the default
+# recipe's columns.
 _OF_THE_DEFAULT_RECIPE = {"data": {"columns_from": "breast_cancer"}}
 _DESCRIBED_BY = ("data.columns", "data.image", "federation.run")  # with the last, by the aggregator
+WORKING_CONFIG = "config.yaml"  # of the working folder; commands read it where none is named
+NO_CONFIG = "no config"
 
 Overrides = Mapping[str, Any] | Iterable[tuple[str, Any]]
 Paths = str | Path | Sequence[str | Path]
@@ -44,10 +48,17 @@ class Loaded:
     config: Config
     notes: tuple[str, ...] = ()
     process: str = "train"  # or predict: what a PrimiHub task file asks for
+    source: str = NO_CONFIG  # the files that it was read from, for the first line of a run
+
+    @property
+    def named_source(self) -> str:
+        """The same for a command that trains no built-in example."""
+        return NO_CONFIG if self.source.startswith(NO_CONFIG) else self.source
 
 
 def load_config(path: Paths | None = None, overrides: Overrides = ()) -> Config:
-    """Read YAML configs (None: the defaults alone), put `overrides` (dotted key -> value) over them, check them.
+    """Read YAML configs (None: the defaults alone), put `overrides` (dotted key -> value) over
+    them, check them.
 
     >>> load_config(None, {"privacy.noise_multiplier": 1.1}).privacy.target_epsilon is None
     True
@@ -65,14 +76,14 @@ def load(path: Paths | None = None, overrides: Overrides = ()) -> Loaded:
     layers: list[dict[str, Any]] = []
     tasks: list[PrimihubTask] = []
     translations: list[Translation] = []
-    read = [_read(Path(each)) for each in paths]
+    read = [read_tree(Path(each)) for each in paths]
     for each, tree in zip(paths, read, strict=True):
         if (translation := translated(tree, over, f"--config {each}")) is not None:
             translations.append(translation)
             tasks += [translation] if isinstance(translation, PrimihubTask) else []
         layers.append(rename(tree if translation is None else translation.tree))
-    if SECTIONS & set(over):
-        theirs = [tree for tree in read if is_federatedscope(tree)]
+    theirs = [tree for tree in read if is_federatedscope(tree)]
+    if theirs or SECTIONS & set(over):
         translation = translate_federatedscope(
             over, "overrides", under=theirs[-1] if theirs else {}
         )
@@ -88,13 +99,49 @@ def load(path: Paths | None = None, overrides: Overrides = ()) -> Loaded:
     _look_up(merged, tasks)
     for task in tasks:
         check_files(task, merged)
-    notes = [note for each in translations for note in (*each.notes, *each.still_asked(merged))]
+    notes = [
+        note
+        for each in translations
+        for note in (*each.notes, *each.fill(merged), *each.still_asked(merged))
+    ]
     notes = list(dict.fromkeys(notes))
+    if translations and get(merged, "train.auto") is None:
+        put(merged, ("train", "auto"), False)  # what is left open has that system's value
     idle = left_aside(merged.get("privacy"))
     notes += [f"privacy.{name}: is not used by privacy.mechanism=none; left aside" for name in idle]
-    return Loaded(
-        config_from(merged), tuple(notes), process=next((task.process for task in tasks), "train")
-    )
+    config = config_from(merged)
+    process = next((task.process for task in tasks), "train")
+    return Loaded(config, tuple(notes), process, _source(paths, over))
+
+
+def _source(paths: Sequence[str | Path], over: Mapping[str, Any]) -> str:
+    """Where a configuration comes from, as the first line of a run shows it."""
+    if paths:
+        return f"config: {', '.join(map(str, paths))}"
+    own_data = any(get(over, f"data.{key}") for key in ("files", "embedded", "registry"))
+    return NO_CONFIG if own_data else f"{NO_CONFIG}: the built-in example"
+
+
+def working_config() -> str | None:
+    """The configuration of the working folder, None if there is none.
+
+    Raises:
+        ConfigError: the file is there, and is not a configuration of homo_dp.
+    """
+    path = Path(WORKING_CONFIG)
+    if not os.path.lexists(path):
+        return None
+    try:
+        tree = read_tree(path)
+    except ConfigError as error:
+        text = str(error).removeprefix("--config ")
+        raise ConfigError(f"{text}; or name another configuration with --config FILE") from None
+    if not isinstance(tree.get("data"), dict):
+        raise ConfigError(
+            f"{WORKING_CONFIG}: is in the working folder, but is not a configuration of homo_dp "
+            "(it has no data: section); name the configuration to use with --config FILE"
+        )
+    return WORKING_CONFIG
 
 
 def translated(tree: dict[str, Any], over: dict[str, Any], source: str) -> Translation | None:
@@ -135,7 +182,8 @@ def config_from(tree: Mapping[str, Any]) -> Config:
 
 
 def dump_yaml(config: Config) -> str:
-    """The resolved configuration as YAML; loading it again gives an equal one, unless a password was masked.
+    """The resolved configuration as YAML; loading it again gives an equal one, unless a password
+    was masked.
 
     >>> config_from(parse_yaml(dump_yaml(Config()))) == Config()
     True
@@ -146,8 +194,8 @@ def dump_yaml(config: Config) -> str:
 def flatten(config: Config) -> dict[str, str | int | float | bool | None]:
     """The resolved configuration as dotted keys and scalars (lists as text), for MLflow.
 
-    >>> flatten(Config())["privacy.delta"]
-    1e-05
+    >>> flatten(Config())["privacy.target_epsilon"]
+    4.0
     """
     flat: dict[str, str | int | float | bool | None] = {}
 
@@ -166,7 +214,8 @@ def flatten(config: Config) -> dict[str, str | int | float | bool | None]:
     return flat
 
 
-def _read(path: Path) -> dict[str, Any]:
+def read_tree(path: Path) -> dict[str, Any]:
+    """The sections of a configuration file, or of a recipe by its name, as they are written."""
     path = recipe_path(path)
     is_json = path.suffix == ".json"
     file = Foreign(f"--config {path}", "correct it", ConfigError, LARGEST_YAML)
@@ -175,8 +224,11 @@ def _read(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         raise ConfigError(f"--config {path}: no such file; the recipes are in conf/") from None
     tree = file.json(content) if is_json else parse_yaml(file.text(content), str(path))
-    if tree is None:
-        return {}
+    if tree is None or tree == {}:
+        raise ConfigError(
+            f"--config {path}: holds no settings; write sections such as model, data, privacy "
+            "(docs/config.md), or leave it out to train the built-in example"
+        )
     if not isinstance(tree, dict):
         raise ConfigError(
             f"--config {path}: must hold sections such as model, data, privacy; see docs/config.md"

@@ -21,7 +21,9 @@ IMAGE_FEATURES = ("scattering", "scattering2")  # linear models on fixed feature
 
 
 class TemperedSigmoidConfig(Section):
-    """scale * sigmoid(temperature * x) - offset; the defaults are those of Papernot et al. 2020 for MNIST."""
+    """scale * sigmoid(temperature * x) - offset; the defaults are those of Papernot et al. 2020
+    for MNIST.
+    """
 
     scale: Positive = key(1.58, "Height of the curve.")
     temperature: Positive = key(3.0, "Steepness of the curve.")
@@ -35,12 +37,14 @@ class ModelConfig(Section):
         "logistic_regression", "linear_regression", "mlp", "cnn", "scattering", "scattering2"
     ] = key(
         "logistic_regression",
-        "A built-in model. Logistic regression is binary or multinomial by the classes; `scattering2` is one on fixed "
-        "features of images, `scattering` one on fewer kinds of them.",
+        "A built-in model. Logistic regression is binary or multinomial by the classes; "
+        "`scattering2` is one on fixed features of images, `scattering` one on fewer kinds of "
+        "them.",
     )
     task: Literal["classification", "regression"] | None = key(
         None,
-        "What an `mlp`, `cnn` or factory predicts; null: regression for linear_regression, else classification.",
+        "What an `mlp`, `cnn` or factory predicts; null: regression for linear_regression, else "
+        "classification.",
     )
     factory: ImportPath | None = key(
         None, "`package.module:function` that returns your own torch module and loss."
@@ -53,7 +57,8 @@ class ModelConfig(Section):
     channels: Counts = key((16, 32), "Channels of the convolutions (cnn).")
     activation: Literal["relu", "tanh", "tempered_sigmoid", "sigmoid", "gelu", "elu"] = key(
         "tanh",
-        "Between layers (mlp, cnn); bounded ones keep gradients, and so the price of clipping, small.",
+        "Between layers (mlp, cnn); bounded ones keep gradients, and so the price of clipping, "
+        "small.",
     )
     tempered: TemperedSigmoidConfig = section(
         TemperedSigmoidConfig, "Shape of `activation: tempered_sigmoid`."
@@ -72,7 +77,8 @@ class ModelConfig(Section):
     def _check(self) -> Self:
         if self.factory is None and self.options:
             raise Conflict(
-                "model.options: only a factory takes options; give model.factory=package.module:function"
+                "model.options: only a factory takes options; give "
+                "model.factory=package.module:function"
             )
         fixed = {
             "linear_regression": "regression",

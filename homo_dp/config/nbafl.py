@@ -4,7 +4,16 @@ from typing import Any, Self
 
 from pydantic import model_validator
 
-from homo_dp.config.base import Conflict, Count, Flag, Positive, Probability, Section, Strength, key
+from homo_dp.config.base import (
+    Conflict,
+    Count,
+    Flag,
+    Positive,
+    Probability,
+    Section,
+    Strength,
+    key,
+)
 
 
 class NbaflConfig(Section):
@@ -24,11 +33,13 @@ class NbaflConfig(Section):
     exposures: Count | None = key(None, "L: uploads of one party; null: train.rounds.")
     parties_per_round: Count | None = key(
         None,
-        "K: parties of a round, in turn, instead of exposures; null: all. Also `cohort_size`, `clients_per_round`.",
+        "K: parties of a round, in turn, instead of exposures; null: all. Also `cohort_size`, "
+        "`clients_per_round`.",
     )
     noise_at_upload: Flag = key(
         True,
-        "Parties add noise; false needs privacy.trust_aggregator: true, or privacy.secure_aggregation: true.",
+        "Parties add noise; false needs privacy.trust_aggregator: true, or "
+        "privacy.secure_aggregation: true.",
     )
     noise_at_download: Flag = key(True, "The aggregator adds the paper's download noise.")
     min_dataset_size: Count | None = key(
@@ -50,6 +61,7 @@ class NbaflConfig(Section):
             )
         if self.exposures is not None and self.parties_per_round is not None:
             raise Conflict(
-                "nbafl.exposures, nbafl.parties_per_round: one follows from the other; leave one of them out"
+                "nbafl.exposures, nbafl.parties_per_round: one follows from the other; leave one "
+                "of them out"
             )
         return self

@@ -1,6 +1,7 @@
 """The `tracking`, `predict`, `output` and `report` sections: what a run leaves behind."""
 
 from typing import Annotated
+from urllib.parse import urlsplit
 
 from pydantic import BeforeValidator
 
@@ -17,21 +18,50 @@ from homo_dp.config.base import (
     mapping,
 )
 
+# Of `tracking.uri`, before a driver as in `postgresql+psycopg2`.
+_SCHEMES = (
+    *("", "file", "sqlite", "postgresql", "mysql", "mssql", "http", "https"),
+    *("databricks", "databricks-uc", "uc"),
+)
+
+
+def _store(value: object) -> object:
+    """An address that MLflow can open: a run is not to end with the news that it cannot."""
+    if not isinstance(value, str):
+        return value
+    scheme = urlsplit(value).scheme.partition("+")[0]
+    if scheme not in _SCHEMES:
+        raise ValueError(
+            "is no address of a store; write sqlite:///FILE.db, or http://HOST:PORT of a server"
+        )
+    if not scheme and value.endswith((".db", ".sqlite", ".sqlite3")):
+        raise ValueError(f"is a database file without its scheme; write sqlite:///{value}")
+    return address(value)
+
+
+def _registered(value: object) -> object:
+    if isinstance(value, str) and ("/" in value or ":" in value):
+        raise ValueError("cannot be a name of MLflow's registry; leave out '/' and ':'")
+    return value
+
 
 class TrackingConfig(Section):
     """MLflow."""
 
     enabled: Flag = key(True, "Log to MLflow.")
-    uri: Annotated[Text, BeforeValidator(address)] = key(
+    uri: Annotated[Text, BeforeValidator(_store)] = key(
         "sqlite:///mlflow.db", "Store or server; artifacts of a local store lie beside it."
     )
     experiment: Text = key("homo_dp", "Name of the experiment.")
     run_name: Text | None = key(None, "Name of the run; null: made up.")
-    model_name: Text | None = key(None, "Register the model under this name.")
+    model_name: Annotated[Text | None, BeforeValidator(_registered)] = key(
+        None, "Register the model under this name."
+    )
     plots: Flag = key(True, "Add plots and the privacy report to the run.")
     private_metrics: Flag = key(
         False,
-        "Send loss, accuracy and AUC of private rows to a store that is not a file of this machine.",
+        "Send loss, accuracy and AUC of private rows to a store that is not a file of this "
+        "machine.",
     )
 
 
@@ -41,7 +71,8 @@ class PredictConfig(Section):
     threshold: Fraction = key(0.5, "A row is of class 1 from this probability on (binary).")
     warn_above: Fraction = key(
         0.1,
-        "Warn of a column of which more than this share is clipped or none of the declared levels.",
+        "Warn of a column if the share of its values that are clipped or none of the declared "
+        "levels is larger than in training by more than this.",
     )
     chunk_rows: Count = key(50_000, "Rows in memory at once while scoring a table.")
 
@@ -72,7 +103,9 @@ class OutputConfig(Section):
 
 
 class ReportConfig(Section):
-    """What a privacy officer wants to find on the report and no run can know; it changes nothing about a run."""
+    """What a privacy officer wants to find on the report and no run can know; it changes nothing
+    about a run.
+    """
 
     purpose: Text | None = key(None, "What the model is for.")
     controller: Text | None = key(None, "Who is responsible for the data (data controller).")

@@ -1,8 +1,8 @@
 """The `--params` language: key=value items, and the older PrimiHub form name:TYPE:is_array:value.
 
-Items are separated by commas or spaces, but not by those inside quotes or brackets. Plain values are YAML scalars; a
-plain value that is none of null, true, false or a number is text as it stands, so paths with `:`, `=`, `#` or
-backslashes need no quotes.
+Items are separated by commas or spaces, but not by those inside quotes or brackets. Plain values
+are YAML scalars; a plain value that is none of null, true, false or a number is text as it stands,
+so paths with `:`, `=`, `#` or backslashes need no quotes.
 """
 
 import re
@@ -93,7 +93,9 @@ def format_item(key: str, value: Any) -> str:
 
 
 def split_items(text: str) -> list[tuple[str, str]]:
-    """Split at commas and spaces outside of quotes and brackets; each item comes with the separators before it."""
+    """Split at commas and spaces outside of quotes and brackets; each item comes with the
+    separators before it.
+    """
     found: list[tuple[str, str]] = []
     at = 0
     while at < len(text):
@@ -110,9 +112,11 @@ def split_items(text: str) -> list[tuple[str, str]]:
 def _end_of_item(
     text: str, start: int, separators: frozenset[str] = _SEPARATORS
 ) -> tuple[int, int]:
-    """The place after the item that begins here, and that of its first `=`, -1 without one; one pass over the text.
+    """The place after the item that begins here, and that of its first `=`, -1 without one; one
+    pass over the text.
 
-    A quote opens at the start, after a dot of the key, and where the value begins; elsewhere it is a letter.
+    A quote opens at the start, after a dot of the key, and where the value begins; elsewhere it is
+    a letter.
     """
     at, equals, in_key, may_open = start, -1, True, True
     while at < len(text) and text[at] not in separators:
@@ -148,7 +152,8 @@ def _end_of_quote(text: str, at: int) -> int:
 def _end_of_bracket(text: str, at: int) -> int:
     """The place after the bracket that closes the one here, 0 if there is none.
 
-    Brackets that are not closed are looked at once for each that is open: the bound on their number keeps that linear.
+    Brackets that are not closed are looked at once for each that is open: the bound on their number
+    keeps that linear.
     """
     open_brackets = [_CLOSING[text[at]]]
     at += 1
@@ -160,7 +165,8 @@ def _end_of_bracket(text: str, at: int) -> int:
             open_brackets.append(_CLOSING[letter])
             if len(open_brackets) > DEEPEST:
                 raise ConfigError(
-                    f"--params {text[:40]}...: brackets are nested deeper than {DEEPEST}; write a file"
+                    f"--params {text[:40]}...: brackets are nested deeper than {DEEPEST}; write a "
+                    "file"
                 )
         elif letter == open_brackets[-1]:
             open_brackets.pop()
@@ -171,7 +177,9 @@ def _end_of_bracket(text: str, at: int) -> int:
 
 
 def _whole(pieces: Iterable[tuple[str, str]]) -> Iterator[str]:
-    """Unquote items quoted as a whole; join what spaces cut out of an old-form value (PrimiHub splits at commas)."""
+    """Unquote items quoted as a whole; join what spaces cut out of an old-form value (PrimiHub
+    splits at commas).
+    """
     item: list[str] = []
     is_old = False
     for before, piece in pieces:
@@ -196,8 +204,8 @@ def _new_item(item: str) -> tuple[str, Any]:
     _, equals = _end_of_item(item, 0, frozenset())
     if equals < 0:
         raise ConfigError(
-            f"--params {item}: is not key=value; write key=value, put lists in brackets (key=[1, 2]) "
-            "and text with spaces or commas in quotes"
+            f"--params {item}: is not key=value; write key=value without spaces around =, put "
+            "lists in brackets (key=[1, 2]) and text with spaces or commas in quotes"
         )
     return _checked(item[:equals]), parse_value(item[equals + 1 :])
 
@@ -211,7 +219,8 @@ def _old_item(old: re.Match[str]) -> Iterator[tuple[str, Any]]:
     name, kind, value = old["name"], old["type"], _unquoted(old["value"])
     if name in NEEDS_FILES:
         raise ConfigError(
-            f"--params {name}={value}: names PrimiHub data sets; give data.files.<party>=FILE for each"
+            f"--params {name}={value}: names PrimiHub data sets; give data.files.<party>=FILE for "
+            "each"
         )
     if name == "learning_rate" and value == "optimal":
         yield "train.schedule", "optimal"
@@ -229,7 +238,8 @@ def _old_value(key: str, kind: str, value: str) -> Any:
                 f"--params {key}:INT32={value}: must be a whole number of 32 bits; correct it"
             )
         return int(value)
-    # The old form has no type for numbers with a fraction: text is read as a scalar where the key wants no text.
+    # The old form has no type for numbers with a fraction: text is read as a scalar where the key
+    # wants no text.
     return value if takes_text(Config, key) else parse_scalar(value)
 
 

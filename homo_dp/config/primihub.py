@@ -1,4 +1,6 @@
-"""PrimiHub's words in ours: names of task parameters, and whole task files (JSON) used as a configuration."""
+"""PrimiHub's words in ours: names of task parameters, and whole task files (JSON) used as a
+configuration.
+"""
 
 import os
 from collections.abc import Mapping
@@ -8,7 +10,7 @@ from typing import Annotated, Any, Self
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from homo_dp.config.layers import get, put
-from homo_dp.config.translation import Ask, Translation
+from homo_dp.config.translation import Ask, Fallback, Translation
 from homo_dp.core.errors import ConfigError
 from homo_dp.core.untrusted_text import Foreign, Schema
 
@@ -58,6 +60,22 @@ _MODELS: dict[str, dict[str, Any]] = {
     "HFL_neural_network": {"name": "mlp"},
     "HFL_CNN": {"name": "cnn"},
 }
+# What PrimiHub takes where a task leaves a parameter open: the defaults of its classes
+# (FL/*/base.py), and for parameters without one what all of its example tasks say.
+_LEFT_OPEN: dict[str, Any] = {
+    "global_epoch": 10,
+    "local_epoch": 1,
+    "batch_size": 100,
+    "alpha": 1e-4,
+}
+_OF_LINEAR_MODELS: dict[str, Any] = {"learning_rate": 0.2}
+_OF_NETWORKS: dict[str, Any] = {"learning_rate": 0.01, "optimizer": "adam"}
+_OF_DPSGD: dict[str, Any] = {"noise_multiplier": 1.0, "l2_norm_clip": 1.0}
+# The networks that it keeps in code (FL/neural_network/mlp.py and cnn.py).
+_NETWORKS: dict[str, dict[str, Any]] = {
+    "HFL_neural_network": {"model.layers": [32, 16], "model.activation": "relu"},
+    "HFL_CNN": {"model.channels": [16, 32], "model.layers": [32], "model.activation": "relu"},
+}
 _METHODS = {"DPSGD": "dp_sgd", "Plaintext": "none"}
 # What is asked for in other ways here, by how a task's model or method is named.
 _VERTICAL = (
@@ -66,7 +84,10 @@ _VERTICAL = (
 _ELSEWHERE = (
     (
         "FL_Stats",
-        "counts, means, quantiles and histograms are `homo-dp stats --ask ...`, with noise and a price",
+        (
+            "counts, means, quantiles and histograms are `homo-dp stats --ask ...`, with noise and "
+            "a price"
+        ),
     ),
     (
         "FL_Preprocess",
@@ -77,7 +98,10 @@ _ELSEWHERE = (
     ("XGB", "trees are not built"),
     (
         "Paillier",
-        "single updates are hidden by privacy.secure_aggregation=true with privacy.mechanism=dp_fedsgd",
+        (
+            "single updates are hidden by privacy.secure_aggregation=true with "
+            "privacy.mechanism=dp_fedsgd"
+        ),
     ),
 )
 
@@ -94,7 +118,9 @@ class _Roles(Schema):
 
     @property
     def aggregator(self) -> str | None:
-        """The server's name, if the task names one; tasks of several servers name none that we could use."""
+        """The server's name, if the task names one; tasks of several servers name none that we
+        could use.
+        """
         return self.server if isinstance(self.server, str) else None
 
 
@@ -192,11 +218,13 @@ def is_task(tree: Mapping[str, Any]) -> bool:
 
 
 def translate(tree: Mapping[str, Any], source: str) -> PrimihubTask:
-    """Translate a PrimiHub task file; what has no counterpart is a note, what cannot be run is an error."""
+    """Translate a PrimiHub task file; what has no counterpart is a note, what cannot be run is
+    an error.
+    """
     component = (
         Foreign(source, "check the task file", ConfigError).check(_TaskFile, tree).component_params
     )
-    task = PrimihubTask()
+    task = PrimihubTask(system="PrimiHub")
     if component.common_params.process == "predict":
         return _translate_prediction(component, task)
     _translate_model(component.common_params, task)
@@ -206,6 +234,7 @@ def translate(tree: Mapping[str, Any], source: str) -> PrimihubTask:
         task.notes.append(
             "party_info: there is no task manager here; parties are found through transport"
         )
+    _leave_open(component.common_params, task)
     _translate_roles(component.roles, component.role_params, task)
     task.asks.append(_scaling(component.common_params))
     return task
@@ -224,12 +253,14 @@ def check_files(task: PrimihubTask, merged: Mapping[str, Any]) -> None:
     if missing:
         words = ",".join(f"data.files.{party}=FILE" for party in missing)
         raise ConfigError(
-            f"data.files.{missing[0]}: the file of data_set {task.data_sets[missing[0]]} is not known; "
-            f"add --params {words}, or data.registry=FILE, a PrimiHub node config that names it"
+            f"data.files.{missing[0]}: the file of data_set {task.data_sets[missing[0]]} is not "
+            f"known; add --params {words}, or data.registry=FILE, a PrimiHub node config that "
+            "names it"
         )
     if isinstance(files, dict) and (strangers := sorted(set(files) - set(task.data_sets))):
         raise ConfigError(
-            f"data.files.{strangers[0]}: is not a client of the task; its clients are {', '.join(task.data_sets)}"
+            f"data.files.{strangers[0]}: is not a client of the task; its clients are "
+            f"{', '.join(task.data_sets)}"
         )
 
 
@@ -238,11 +269,13 @@ def _translate_model(common: _Common, task: PrimihubTask) -> None:
     task.tree["privacy"] = {"mechanism": _METHODS[str(common.method)]}
     if common.method == "Plaintext":
         task.notes.append(
-            "method Plaintext: the run is NOT PRIVATE; write privacy.mechanism=dp_sgd to change that"
+            "method Plaintext: the run is NOT PRIVATE; write privacy.mechanism=dp_sgd to change "
+            "that"
         )
-    if common.model in ("HFL_neural_network", "HFL_CNN"):
+    if common.model in _NETWORKS:
         task.notes.append(
-            f"{common.model}: PrimiHub keeps its layers in code; ours are model.layers and model.channels"
+            f"{common.model}: PrimiHub keeps its layers in code; here their widths are "
+            "model.layers and model.channels"
         )
     if "multiclass" in str(common.task_name) or common.model == "HFL_CNN":
         text = "classes: the task does not list them; give data.classes=[...]"
@@ -252,17 +285,36 @@ def _translate_model(common: _Common, task: PrimihubTask) -> None:
         task.asks.append(Ask(text, ("data.target_bounds",)))
 
 
+def _leave_open(common: _Common, task: PrimihubTask) -> None:
+    """Fill in what PrimiHub takes for parameters that the task does not give."""
+    network, private = _NETWORKS.get(common.model), common.method == "DPSGD"
+    values = _LEFT_OPEN | (_OF_NETWORKS if network else _OF_LINEAR_MODELS)
+    for name, value in values.items():
+        key = OLD_NAMES[name]
+        unless = ("train.schedule",) if name == "learning_rate" else ()
+        task.fallbacks.append(Fallback(key, value, name, unless=unless))
+    for name, value in (_OF_DPSGD if private else {}).items():
+        task.fallbacks.append(Fallback(OLD_NAMES[name], value, name, mechanisms=("dp_sgd",)))
+    for key, value in (network or {}).items():
+        task.fallbacks.append(Fallback(key, value, unless=("model.factory",)))
+    weights = "PrimiHub: parties count by their rows (train.weighting=rows)"
+    task.fallbacks.append(
+        Fallback("train.weighting", "rows", note=weights, mechanisms=("dp_sgd", "none"))
+    )
+
+
 def _scaling(common: _Common) -> Ask:
     if common.model == "HFL_CNN":
         text = (
-            "images: a zip or folder with annotations, .npz or IDX files; pixels are scaled by the public range "
-            "data.image.scale, [0, 255] if left out"
+            "images: a zip or folder with annotations, .npz or IDX files; pixels are scaled by the "
+            "public range data.image.scale, [0, 255] if left out"
         )
         return Ask(text, ("data.image.scale",))
     text = (
-        "PrimiHub scales features by statistics that every party sends in the clear; here columns need public bounds: "
-        "data.columns or data.columns_from; to draft them: python -m homo_dp.data describe FILE > columns.yaml, then "
-        "replace every bound by public knowledge and add --config columns.yaml"
+        "PrimiHub scales features by statistics that every party sends in the clear; here columns "
+        "need public bounds: data.columns or data.columns_from; to draft them: python -m "
+        "homo_dp.data describe FILE --no-files > columns.yaml, then replace every bound by public knowledge "
+        "and add --config columns.yaml"
     )
     return Ask(text, ("data.columns", "data.columns_from", "data.scaling"))
 
@@ -315,13 +367,13 @@ def _translate_prediction(component: _Component, task: PrimihubTask) -> Primihub
     part = component.role_params.get(client, _Part())
     if len(component.roles.client) > 1:
         task.notes.append(
-            f"roles.client: predictions are made for one, {client}; run the task again for the others"
+            f"roles.client: predictions are made for one, {client}; run the task again for the "
+            "others"
         )
     task.data_sets[client] = client if part.data_set is None else str(part.data_set)
     if os.path.isfile(task.data_sets[client]):
         put(task.tree, ("data", "test_file", client), task.data_sets[client])
-    for key, path in (
-        {"indicatorFileName": "out/test_indicator.json"} | part.paths
-    ).items():  # training's file stays
+    # training's file stays
+    for key, path in ({"indicatorFileName": "out/test_indicator.json"} | part.paths).items():
         put(task.tree, ("output", key), path)
     return task

@@ -1,8 +1,8 @@
 """PrimiHub's registry of data sets, so that a task's ``data_set`` names find their files.
 
-The YAML of a PrimiHub node has a list ``datasets``; each entry has a ``description`` (its name), a ``model`` (csv,
-sqlite, mysql, image) and where it is. Relative paths start at the working directory, as at PrimiHub, or else at the
-folder of the registry or the one above it.
+The YAML of a PrimiHub node has a list ``datasets``; each entry has a ``description`` (its name), a
+``model`` (csv, sqlite, mysql, image) and where it is. Relative paths start at the working
+directory, as at PrimiHub, or else at the folder of the registry or the one above it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import quote
 
 from homo_dp.config.yaml_text import LARGEST_YAML, parse_yaml
-from homo_dp.core.errors import ConfigError
+from homo_dp.core.errors import ConfigError, error_text, one_line
 from homo_dp.core.untrusted_text import Foreign, Schema
 
 
@@ -79,4 +79,10 @@ def _address(entry: _Entry, registry: Path) -> str:
 
 def _placed(path: str, registry: Path) -> str:
     places = [Path(path), registry.parent / path, registry.parent.parent / path]
-    return str(next((place for place in places if place.exists()), places[0]))
+    try:
+        return str(next((place for place in places if place.exists()), places[0]))
+    except (OSError, ValueError) as error:  # such as a name longer than a path can be
+        raise ConfigError(
+            f"data.registry={registry}: {one_line(path, 60)}: is no path ({one_line(error_text(error, 60))});"
+            " correct it"
+        ) from None

@@ -1,9 +1,11 @@
 """The `privacy` section: what is hidden, by which mechanism, at what price.
 
-`privacy.mechanism` says which class checks the section; each mechanism has one, with the keys that it reads. A key of
-another mechanism is refused unless it holds its default, so that a resolved config can be loaded again.
+`privacy.mechanism` says which class checks the section; each mechanism has one, with the keys that
+it reads. A key of another mechanism is refused unless it holds its default, so that a resolved
+config can be loaded again.
 
-Guarantees: DP is on unless `mechanism: none` is written out; a DP mechanism never comes out of here without noise.
+Guarantees: DP is on unless `mechanism: none` is written out; a DP mechanism never comes out of here
+without noise.
 """
 
 from collections.abc import Mapping
@@ -35,7 +37,10 @@ DEFAULT_TARGET_EPSILON = 4.0
 _SPELLINGS = {"dpsgd": "dp_sgd"}
 _TARGET = "Epsilon of the whole run, noise is solved for it. Null: 4 without noise_multiplier."
 _MULTIPLIER = "Noise over clip norm, instead of target_epsilon."
-_PUBLIC_TENSORS = "Buffers and frozen weights of the model that hold no data; they keep their first values (dp_fedavg)."
+_PUBLIC_TENSORS = (
+    "Buffers and frozen weights of the model that hold no data; they keep their first values "
+    "(dp_fedavg)."
+)
 
 # Advice for keys of another mechanism, where more can be said than that mechanism's name.
 INSTEAD = {
@@ -43,13 +48,37 @@ INSTEAD = {
     "clip_norm": "dp_sgd clips with privacy.max_grad_norm, nbafl with nbafl.clip_norm",
     "sample_rate": "the sampling of rows is train.sample_rate",
     "nbafl.cohort_size": "the parties of a round are nbafl.parties_per_round",
-    "target_epsilon": "none adds no noise, and nbafl solves its own from nbafl.epsilon; leave it out",
-    "noise_multiplier": "none adds no noise, and nbafl solves its own from nbafl.epsilon; leave it out",
+    "target_epsilon": (
+        "none adds no noise, and nbafl solves its own from nbafl.epsilon; leave it out"
+    ),
+    "noise_multiplier": (
+        "none adds no noise, and nbafl solves its own from nbafl.epsilon; leave it out"
+    ),
 }
 
 
+def default_delta(largest: int | None) -> float:
+    """The delta of a run whose user sets none.
+
+    Args:
+        largest: the largest declared or public row count of a party, or the number of users; None
+            where there is no count.
+
+    Returns:
+        The largest power of ten at or below 1 / (10 largest), at most 1e-5.
+
+    >>> default_delta(None), default_delta(10_000), default_delta(10_001), default_delta(125_000)
+    (1e-05, 1e-05, 1e-06, 1e-07)
+    """
+    # in whole numbers: 1 / (10 n) as a float may lie on the wrong side of a power of ten
+    digits = len(str(10 * (largest or 1) - 1))
+    return float(f"1e-{max(5, digits)}")
+
+
 class AdaptiveConfig(Section):
-    """Adaptive clipping (Andrew et al. 2021): the clip norm follows a quantile of the update norms."""
+    """Adaptive clipping (Andrew et al. 2021): the clip norm follows a quantile of the update
+    norms.
+    """
 
     initial_clip_norm: Positive = key(
         0.1, "Clip norm of the first round; privacy.clip_norm, if that is given and this is not."
@@ -69,20 +98,24 @@ class PrivacyConfig(Section):
 
     mechanism: str = key(
         "dp_sgd",
-        "`dp_sgd`, `dp_fedsgd`, `dp_fedavg`, `nbafl`, `package.module:Class` of your own, or `none`: NOT PRIVATE; "
-        "`statistics` trains nothing (`homo-dp stats`).",
+        "`dp_sgd`, `dp_fedsgd`, `dp_fedavg`, `nbafl`, `package.module:Class` of your own, or "
+        "`none`: NOT PRIVATE; `statistics` trains nothing (`homo-dp stats`).",
     )
     unit: Literal["record", "user"] = key(
         "record", "Whose presence is hidden: one row, or all rows of a user."
     )
     target_epsilon: Positive | None = key(None, _TARGET)
     noise_multiplier: Positive | None = key(None, _MULTIPLIER)
-    delta: Probability = key(
-        1e-5, "Delta of every epsilon; must be below 1 / rows (1 / population for users)."
+    delta: Probability | None = key(
+        None,
+        "Delta of every epsilon; must be below 1 / rows (1 / population for users). Null: the "
+        "largest power of ten at or below 1 / (10 n), at most 1e-5, where n is the largest "
+        "declared or public row count of a party (users, for unit: user).",
     )
     statistics_share: Rate = key(
         0.1,
-        "Share of the budget, by mu^2, that statistics before the training take (`data.scaling: private`).",
+        "Share of the budget, by mu^2, that statistics before the training take (`data.scaling: "
+        "private`).",
     )
     secure_mode: Flag = key(True, "Noise and sampling from a cryptographic generator.")
     grad_sample_mode: Literal["auto", "fast", "hooks", "functorch", "ghost"] = key(
@@ -116,13 +149,17 @@ class PrivacyConfig(Section):
 
     @property
     def asks_raw_values(self) -> bool:
-        """Whether columns are read as they are, not scaled to the model's inputs: statistics ask about them."""
+        """Whether columns are read as they are, not scaled to the model's inputs: statistics ask
+        about them.
+        """
         return self.mechanism == "statistics"
 
     @model_validator(mode="before")
     @classmethod
     def _own_keys(cls, given: Any) -> Any:
-        """Drop the keys of other mechanisms that hold their defaults, and refuse those that do not."""
+        """Drop the keys of other mechanisms that hold their defaults, and refuse those that do
+        not.
+        """
         if not isinstance(given, dict):
             return given
         mechanism = _mechanism_of(given)
@@ -146,8 +183,9 @@ class PrivacyConfig(Section):
     def _check(self) -> Self:
         if self.target_epsilon is not None and self.noise_multiplier is not None:
             raise Conflict(
-                f"privacy.target_epsilon={self.target_epsilon:g}, privacy.noise_multiplier={self.noise_multiplier:g}: "
-                "one follows from the other; leave one of them out"
+                f"privacy.target_epsilon={self.target_epsilon:g}, "
+                f"privacy.noise_multiplier={self.noise_multiplier:g}: one follows from the other; "
+                "leave one of them out"
             )
         if self.lifetime_delta is not None and self.lifetime_epsilon is None:
             raise Conflict(
@@ -155,8 +193,9 @@ class PrivacyConfig(Section):
             )
         if self.hides not in (None, self.unit):
             raise Conflict(
-                f"privacy.unit={self.unit}: privacy.mechanism={self.mechanism} hides a {self.hides}; write "
-                f"privacy.unit: {self.hides} or choose {'dp_fedavg' if self.unit == 'user' else 'dp_sgd'}"
+                f"privacy.unit={self.unit}: privacy.mechanism={self.mechanism} hides a "
+                f"{self.hides}; write privacy.unit: {self.hides} or choose "
+                f"{'dp_fedavg' if self.unit == 'user' else 'dp_sgd'}"
             )
         self.check_own()
         return self
@@ -181,20 +220,66 @@ class RecordKeys(PrivacyConfig):
     max_grad_norm: Positive = key(1.0, "Clip norm of a row's gradient (dp_sgd, dp_fedsgd).")
 
 
+def masks_problem(parties: int, dropouts: int, colluders: int) -> str | None:
+    """Why masked sums of so many parties cannot tolerate these; None if they can.
+
+    Args:
+        parties: how many there are.
+        dropouts: of them, how many may be missing.
+        colluders: of them, how many may tell the aggregator what they know.
+
+    >>> masks_problem(4, 1, 1)
+    >>> "only 2 are sure to be there" in str(masks_problem(3, 1, 1))
+    True
+    """
+    named = f"privacy.tolerated_dropouts={dropouts} privacy.tolerated_colluders={colluders}"
+    if dropouts < 0 or colluders < 0:
+        return f"{named}: give numbers from 0"
+    if parties < 2 or parties - dropouts - colluders < 1:
+        return (
+            f"{named}: with {parties} parties nobody is left to share the noise; list more parties "
+            "in federation.parties, or "
+            "tolerate less"
+        )
+    quorum = masks_quorum(parties, colluders)
+    if quorum > parties - dropouts:
+        return (
+            f"{named}: of {parties} parties {quorum} must sign each sum and only "
+            f"{parties - dropouts} are sure to be there; tolerate less or add parties"
+        )
+    return None
+
+
+def masks_quorum(parties: int, colluders: int) -> int:
+    """How many parties must have signed a set of survivors before anybody opens a seed."""
+    return (parties + colluders) // 2 + 1
+
+
 class SharedNoiseKeys(PrivacyConfig):
-    """Keys of mechanisms whose noise the parties can share, because the aggregator sees only their total."""
+    """Keys of mechanisms whose noise the parties can share, because the aggregator sees only
+    their total.
+    """
 
     secure_aggregation: Flag = key(
         False,
-        "The aggregator sees only the total of the parties, who share its noise (dp_fedsgd, dp_fedavg, nbafl).",
+        "The aggregator sees only the total of the parties, who share its noise (dp_fedsgd, "
+        "dp_fedavg, nbafl).",
     )
     tolerated_dropouts: CountOrZero = key(
         0,
-        "Parties that may be missing: of secure_aggregation, or of `noise_at: parties` (colluders too).",
+        "Parties that may be missing: of secure_aggregation, or of `noise_at: parties` (colluders "
+        "too).",
     )
     tolerated_colluders: CountOrZero = key(
         1, "Parties that may tell the aggregator their noise under secure_aggregation."
     )
+
+    def check_parties(self, parties: int) -> None:
+        """Refuse numbers with which so many parties could never take the masks off a sum."""
+        if self.secure_aggregation and (
+            problem := masks_problem(parties, self.tolerated_dropouts, self.tolerated_colluders)
+        ):
+            raise Conflict(problem)
 
     def check_unshared(self) -> None:
         """Refuse numbers of shared noise where none is shared."""
@@ -202,8 +287,8 @@ class SharedNoiseKeys(PrivacyConfig):
             self.tolerated_dropouts or self.tolerated_colluders != 1
         ):
             raise Conflict(
-                "privacy.tolerated_dropouts, privacy.tolerated_colluders: are for privacy.secure_aggregation: true; "
-                "leave them out"
+                "privacy.tolerated_dropouts, privacy.tolerated_colluders: are for "
+                "privacy.secure_aggregation: true; leave them out"
             )
 
 
@@ -234,6 +319,11 @@ class UserKeys(SharedNoiseKeys):
     def clips_adaptively(self) -> bool:
         return self.clipping == "adaptive"
 
+    @property
+    def users_delta(self) -> float:
+        """The delta that is set, else the one that follows from the number of users."""
+        return default_delta(self.population) if self.delta is None else self.delta
+
     @classmethod
     def fill(cls, given: dict[str, Any]) -> dict[str, Any]:
         adaptive, clip_norm = given.get("adaptive") or {}, given.get("clip_norm")
@@ -243,11 +333,14 @@ class UserKeys(SharedNoiseKeys):
         return super().fill(given)
 
     def check_users(self) -> None:
-        """Refuse what cannot hold together where cohorts of users are drawn, whoever wrote the mechanism."""
+        """Refuse what cannot hold together where cohorts of users are drawn, whoever wrote the
+        mechanism.
+        """
         self._check_noise_site()
         if self.cohort_size is not None and self.sample_rate is not None:
             raise Conflict(
-                "privacy.cohort_size, privacy.sample_rate: one follows from the other; leave one of them out"
+                "privacy.cohort_size, privacy.sample_rate: one follows from the other; leave one "
+                "of them out"
             )
         if self.sampling == "everyone" and (self.cohort_size or self.sample_rate):
             raise Conflict(
@@ -255,25 +348,30 @@ class UserKeys(SharedNoiseKeys):
             )
         if self.sampling == "fixed" and self.cohort_size is None:
             raise Conflict(
-                "privacy.sampling=fixed: needs the number of users of a round; give privacy.cohort_size"
+                "privacy.sampling=fixed: needs the number of users of a round; give "
+                "privacy.cohort_size"
             )
         if self.sampling == "poisson" and self.cohort_size is None and self.sample_rate is None:
             raise Conflict(
-                "privacy.sampling=poisson: needs privacy.cohort_size or privacy.sample_rate; give one of them"
+                "privacy.sampling=poisson: needs privacy.cohort_size or privacy.sample_rate; give "
+                "one of them"
             )
         if self.population is not None:
             if self.cohort_size is not None and self.cohort_size > self.population:
                 raise Conflict(
-                    f"privacy.cohort_size={self.cohort_size}: must be at most privacy.population={self.population}"
+                    f"privacy.cohort_size={self.cohort_size}: must be at most "
+                    f"privacy.population={self.population}"
                 )
-            if self.delta >= 1 / self.population:
+            if self.delta is not None and self.delta >= 1 / self.population:
                 raise Conflict(
-                    f"privacy.delta={self.delta:g}: must be below 1 / privacy.population = {1 / self.population:g}"
+                    f"privacy.delta={self.delta:g}: must be below 1 / privacy.population = "
+                    f"{1 / self.population:g}"
                 )
         size = self.cohort_size or self.population
         if size is not None and not self.secure_aggregation and self.tolerated_dropouts >= size:
             raise Conflict(
-                f"privacy.tolerated_dropouts={self.tolerated_dropouts}: must be below the cohort of {size}"
+                f"privacy.tolerated_dropouts={self.tolerated_dropouts}: must be below the cohort "
+                f"of {size}"
             )
 
     def _check_noise_site(self) -> None:
@@ -282,8 +380,9 @@ class UserKeys(SharedNoiseKeys):
             return
         if self.noise_at == "server" and not self.trust_aggregator:
             raise Conflict(
-                "privacy.noise_at=server: the aggregator sees updates without noise; write privacy.trust_aggregator: "
-                "true if you trust it, or privacy.noise_at: parties with privacy.sampling: fixed"
+                "privacy.noise_at=server: the aggregator sees updates without noise; write "
+                "privacy.trust_aggregator: true if you trust it, or privacy.noise_at: parties "
+                "with privacy.sampling: fixed"
             )
         if self.tolerated_colluders != 1:
             raise Conflict(
@@ -295,20 +394,25 @@ class UserKeys(SharedNoiseKeys):
             )
         if self.noise_at == "parties" and self.sampling == "poisson":
             raise Conflict(
-                "privacy.noise_at=parties: a poisson cohort has no known size to share the noise over; "
-                "write privacy.sampling: fixed or everyone, or privacy.secure_aggregation: true"
+                "privacy.noise_at=parties: a poisson cohort has no known size to share the noise "
+                "over; write privacy.sampling: fixed or everyone, or privacy.secure_aggregation: "
+                "true"
             )
 
     def _check_masks(self) -> None:
-        """Under masks everybody adds noise in every round, and each holder of users draws among its own in secret."""
+        """Under masks everybody adds noise in every round, and each holder of users draws among
+        its own in secret.
+        """
         if self.noise_at == "server":
             raise Conflict(
-                "privacy.secure_aggregation=true: the parties share the noise; write privacy.noise_at: parties"
+                "privacy.secure_aggregation=true: the parties share the noise; write "
+                "privacy.noise_at: parties"
             )
         if self.sampling == "fixed":
             raise Conflict(
-                "privacy.sampling=fixed: nobody may know who is drawn under privacy.secure_aggregation: true, so "
-                "each holder draws its own users; write privacy.sampling: poisson or everyone"
+                "privacy.sampling=fixed: nobody may know who is drawn under "
+                "privacy.secure_aggregation: true, so each holder draws its own users; write "
+                "privacy.sampling: poisson or everyone"
             )
 
 
@@ -325,7 +429,9 @@ class DpSgdPrivacy(RecordKeys):
 
 
 class DpFedSgdPrivacy(RecordKeys, SharedNoiseKeys):
-    """DP-FedSGD: one gradient a round, clipped per row and summed over the parties, who can share its noise."""
+    """DP-FedSGD: one gradient a round, clipped per row and summed over the parties, who can
+    share its noise.
+    """
 
     hides: ClassVar[str | None] = "record"
     mechanism: Literal["dp_fedsgd"] = "dp_fedsgd"
@@ -340,7 +446,9 @@ class DpFedSgdPrivacy(RecordKeys, SharedNoiseKeys):
 
 
 class DpFedAvgPrivacy(UserKeys):
-    """DP-FedAvg: the whole update of each user is clipped, and noise is added to the sum of a cohort."""
+    """DP-FedAvg: the whole update of each user is clipped, and noise is added to the sum of a
+    cohort.
+    """
 
     hides: ClassVar[str | None] = "user"
     mechanism: Literal["dp_fedavg"] = "dp_fedavg"
@@ -370,8 +478,10 @@ class NbaflPrivacy(SharedNoiseKeys):
 
 
 class StatisticsPrivacy(SharedNoiseKeys):
-    """Private sums over the tables, no training; the questions are in the section `statistics`. Keys of mechanisms that
-    train are left aside, so that the config of a training can be asked with."""
+    """Private sums over the tables, no training; the questions are in the section `statistics`.
+    Keys of mechanisms that train are left aside, so that the config of a training can be asked
+    with.
+    """
 
     drops_foreign_keys: ClassVar[bool] = True
     hides: ClassVar[str | None] = "record"
@@ -384,8 +494,9 @@ class StatisticsPrivacy(SharedNoiseKeys):
 
 
 class NoPrivacy(PrivacyConfig):
-    """NOT PRIVATE. Keys of the mechanisms are ignored, so that one word switches privacy off; a target epsilon or a
-    noise multiplier is refused, because it contradicts that word."""
+    """NOT PRIVATE. Keys of the mechanisms are ignored, so that one word switches privacy off; a
+    target epsilon or a noise multiplier is refused, because it contradicts that word.
+    """
 
     drops_foreign_keys: ClassVar[bool] = True
     mechanism: Literal["none"] = "none"
@@ -411,7 +522,8 @@ class OwnPrivacy(RecordKeys, UserKeys):
     options: dict[str, Any] = mapping("Settings for a mechanism of your own.")
 
 
-# The mechanisms that ship, and the section of each; a new one is a class and a line here and in AnyPrivacy.
+# The mechanisms that ship, and the section of each; a new one is a class and a line here and in
+# AnyPrivacy.
 SECTIONS: dict[str, type[PrivacyConfig]] = {
     "dp_sgd": DpSgdPrivacy,
     "dp_fedsgd": DpFedSgdPrivacy,
@@ -422,13 +534,19 @@ SECTIONS: dict[str, type[PrivacyConfig]] = {
 }
 BUILT_IN = tuple(SECTIONS)
 HAVE_RULES = ("dp_sgd", "dp_fedsgd", "none")  # mechanisms that train.auto knows settings for
-CHOSEN = "dp_fedsgd"  # what train.auto uses if no mechanism is given: one noisy sum a round, whose noise parties can share
+CHOSEN = (
+    # what train.auto uses if no mechanism is given: one noisy sum a round, whose noise parties can
+    # share
+    "dp_fedsgd"
+)
 # Every key of every mechanism: a mechanism of one's own may read them all.
 EVERY_KEY: dict[str, FieldInfo] = OwnPrivacy.model_fields
 
 
 def _mechanism_of(given: Any) -> Any:
-    """The mechanism that is written out; else the one whose noise parties can share, if they are to, or DP-SGD."""
+    """The mechanism that is written out; else the one whose noise parties can share, if they are
+    to, or DP-SGD.
+    """
     if isinstance(given, dict):
         shared = given.get("secure_aggregation") is True
         mechanism = given.get("mechanism", CHOSEN if shared else "dp_sgd")
@@ -458,7 +576,8 @@ Keys = TypeVar("Keys", bound=PrivacyConfig)
 
 
 def keys_of(privacy: PrivacyConfig, kind: type[Keys]) -> Keys:
-    """The section as one that has the keys of a kind of mechanism; a mechanism asks for it before it reads them.
+    """The section as one that has the keys of a kind of mechanism; a mechanism asks for it before
+    it reads them.
 
     >>> keys_of(DpSgdPrivacy(max_grad_norm=0.5), RecordKeys).max_grad_norm
     0.5
@@ -472,7 +591,8 @@ def keys_of(privacy: PrivacyConfig, kind: type[Keys]) -> Keys:
 
 
 def idle_keys(mechanism: str) -> list[str]:
-    """The keys of the privacy section that a built-in mechanism does not read; none for a foreign one.
+    """The keys of the privacy section that a built-in mechanism does not read; none for a foreign
+    one.
 
     >>> "clip_norm" in idle_keys("dp_sgd"), idle_keys("mine.laplace:Laplace")
     (True, [])
@@ -482,7 +602,8 @@ def idle_keys(mechanism: str) -> list[str]:
 
 
 def every_key(privacy: PrivacyConfig) -> dict[str, Any]:
-    """The section as plain values with the keys of all mechanisms, as plans and model files of every version hold it.
+    """The section as plain values with the keys of all mechanisms, as plans and model files of
+    every version hold it.
 
     >>> every_key(DpSgdPrivacy())["clip_norm"], every_key(DpSgdPrivacy())["max_grad_norm"]
     (1.0, 1.0)
@@ -532,7 +653,9 @@ def _instead(name: str, mechanism: str) -> str:
 
 
 def _with_target(given: dict[str, Any]) -> dict[str, Any]:
-    """DP needs noise: target epsilon 4 where neither key is given, an error where the target is null and alone."""
+    """DP needs noise: target epsilon 4 where neither key is given, an error where the target is
+    null and alone.
+    """
     if given.get("target_epsilon") is None and given.get("noise_multiplier") is None:
         if "target_epsilon" in given:
             raise Conflict(

@@ -20,7 +20,9 @@ def recipe_path(given: Path) -> Path:
 
 
 def recipe_folders() -> Iterator[Path]:
-    """Folders with our recipes: ``conf`` of the checkout, ``share/homo_dp/conf`` of an installation."""
+    """Folders with our recipes: ``conf`` of the checkout, ``share/homo_dp/conf`` of an
+    installation.
+    """
     root = Path(__file__).resolve().parents[2]
     if (root / "pyproject.toml").is_file():
         yield root / "conf"

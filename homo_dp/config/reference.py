@@ -1,4 +1,6 @@
-"""The reference of every key, written from the schema: `python -m homo_dp.config.reference > docs/config.md`."""
+"""The reference of every key, written from the schema: `python -m homo_dp.config.reference >
+docs/config.md`.
+"""
 
 import typing
 from collections.abc import Iterator, Sequence
@@ -18,11 +20,14 @@ _HEAD = """# Configuration
 <!-- Written by `python -m homo_dp.config.reference`; a test keeps it equal to the code. -->
 
 A configuration is a YAML file (`--config FILE`, or `--cfg FILE key value ...`) with the sections below; every key has a
-default, and `conf/auto.yaml` is the default recipe. Where none of rate, rounds, batch, clip and solver is set, rules
-choose them (docs/auto.md) instead of the defaults below. `--params key=value,...` puts single keys over a file.
+default, and `conf/auto.yaml` is the default recipe. Rate, rounds, batch, clip, solver and mechanism that
+nothing sets follow by rules (docs/auto.md) instead of the defaults below; `train.auto: false` switches the rules off.
+`--params key=value,...` puts single keys over a file.
 An unknown key is an error that names the nearest valid one. Relative paths start at the working directory.
 
 The order is: defaults, file, command line. What comes later wins. Null, where a key takes it, means not given.
+Without `--config` and `--cfg`, a command reads `config.yaml` of the working folder if it is there, and refuses one that
+has no `data:` section. The first line of every run names the file. `--config auto` is the built-in example.
 `--config` may be repeated, and a later file goes over an earlier one: a recipe, then a file that describes the columns.
 
 ## Overrides
@@ -72,17 +77,17 @@ def reference() -> str:
         " ".join(("-", " or ".join(f"`{key}`" for key in group))) + "\n" for group in EXCLUSIVE
     ]
     parts.append(
-        "\nAnother `privacy.mechanism` on the command line also drops the keys of the file that it does not read, and\n"
-        "other `data.files` or `data.embedded` drop the way in which the former table was split.\n"
+        "\nAnother `privacy.mechanism` on the command line also drops the keys of the file that it "
+        "does not read, and\nother `data.files` or `data.embedded` drop the way in which the "
+        "former table was split.\n"
     )
     for name, field in Config.model_fields.items():
         kinds = list(sections_in(field.annotation))
         shared = next(
             each for each in kinds[0].__mro__ if all(issubclass(kind, each) for kind in kinds)
         )
-        parts += [
-            f"\n## {name}\n\n{shared.__doc__}\n\n| key | values | default | |\n|---|---|---|---|\n"
-        ]
+        about = " ".join(str(shared.__doc__).split())
+        parts += [f"\n## {name}\n\n{about}\n\n| key | values | default | |\n|---|---|---|---|\n"]
         parts += [row + "\n" for row in _rows([shared, *kinds], name)]
     aliases = "\n".join(f"| `{other}` | `{ours}` |" for other, ours in ALIASES.items())
     primihub = "\n".join(f"| `{other}` | `{ours}` |" for other, ours in OLD_NAMES.items())
@@ -96,7 +101,10 @@ def _rows(kinds: Sequence[type[Section]], prefix: str) -> Iterator[str]:
         inner = next(sections_in(field.annotation), None)
         is_list = typing.get_origin(field.annotation) is tuple
         if inner is None or is_list or field.default is None:
-            yield f"| `{key}` | {_values(field.annotation)} | {_default(field)} | {field.description} |"
+            yield (
+                f"| `{key}` | {_values(field.annotation)} | {_default(field)} | "
+                f"{field.description} |"
+            )
         if inner is not None:
             if not is_list and field.default is not None:
                 yield f"| `{key}` | section | | {field.description} |"

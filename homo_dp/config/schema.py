@@ -1,7 +1,7 @@
 """The whole configuration: all sections, and the checks that concern several of them."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Self
 
 from pydantic import model_validator
@@ -19,9 +19,16 @@ from homo_dp.config.privacy import (
     DpSgdPrivacy,
     PrivacyConfig,
     SharedNoiseKeys,
+    UserKeys,
+    default_delta,
 )
 from homo_dp.config.statistics import StatisticsConfig
-from homo_dp.config.train import AveragingConfig, ScheduleConfig, ServerOptimizerConfig, TrainConfig
+from homo_dp.config.train import (
+    AveragingConfig,
+    ScheduleConfig,
+    ServerOptimizerConfig,
+    TrainConfig,
+)
 
 __all__ = [
     "MECHANISM_SECTIONS",
@@ -50,10 +57,8 @@ __all__ = [
 
 
 LINEAR_MODELS = ("logistic_regression", "linear_regression", *IMAGE_FEATURES)
-MECHANISM_SECTIONS = (
-    "nbafl",
-    "statistics",
-)  # settings of one mechanism in a section under its name
+# settings of one mechanism in a section under its name
+MECHANISM_SECTIONS = ("nbafl", "statistics")
 
 
 class Config(Section):
@@ -76,21 +81,56 @@ class Config(Section):
 
     @property
     def private(self) -> bool:
-        """Whether outputs may call themselves private: DP is on and nothing in the config says otherwise."""
+        """Whether outputs may call themselves private: DP is on and nothing in the config says
+        otherwise.
+        """
         seeded = self.privacy.seeded_noise_for_tests is not None
         return self.privacy.mechanism != "none" and not seeded and not self.privacy.not_private
+
+    @property
+    def delta(self) -> float:
+        """The delta that is set, else the one that follows from declared counts."""
+        if self.privacy.delta is not None:
+            return self.privacy.delta
+        if self.privacy.unit == "user":
+            privacy = self.privacy
+            return privacy.users_delta if isinstance(privacy, UserKeys) else default_delta(None)
+        return default_delta(max(self.data.rows.values(), default=None))
+
+    @property
+    def lifetime_delta(self) -> float:
+        """The delta of the lifetime budget."""
+        return self.privacy.lifetime_delta or self.delta
+
+    def with_delta(self, counts: Iterable[int | None] = ()) -> Self:
+        """The config with its delta written out.
+
+        Args:
+            counts: row counts of parties that are declared or public, or the number of users; they
+                decide only where no delta is set. Without any, those of the config decide.
+        """
+        known = [count for count in counts if count is not None]
+        by_rule = self.privacy.delta is None and known
+        delta = default_delta(max(known)) if by_rule else self.delta
+        privacy = self.privacy.model_copy(update={"delta": delta})
+        return self.model_copy(update={"privacy": privacy})
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         self._check_outputs()
         self._check_delta()
         mechanism = self.privacy.mechanism
+        parties = len(self.federation.parties) or len(self.data.files)
+        # a party's own config may name one file, and its peers only in federation.parties
+        if isinstance(self.privacy, SharedNoiseKeys) and (self.federation.parties or parties > 1):
+            self.privacy.check_parties(parties)
         if (
             mechanism in ("dp_sgd", "dp_fedsgd", "dp_fedavg", "none")
             and self.nbafl != NbaflConfig()
         ):
             raise Conflict(
-                f"nbafl: is not used by privacy.mechanism={mechanism}; write privacy.mechanism: nbafl"
+                f"nbafl: is not used by privacy.mechanism={mechanism}; write privacy.mechanism: "
+                "nbafl"
             )
         if mechanism == "dp_fedsgd":
             self._check_one_step()
@@ -101,19 +141,22 @@ class Config(Section):
             self._check_learning(f"columns.{column}.levels")
         if self.data.learnt is not None and mechanism in ("dp_fedavg", "nbafl"):
             raise Conflict(
-                f"data.learnt: privacy.mechanism={mechanism} does not solve its noise together with what was learnt; "
-                "use dp_sgd or dp_fedsgd, or leave data.learnt out and count its run beside this one"
+                f"data.learnt: privacy.mechanism={mechanism} does not solve its noise together "
+                "with what was learnt; use dp_sgd or dp_fedsgd, or leave data.learnt out and "
+                "count its run beside this one"
             )
         self._check_metrics()
         self._check_stopping()
         if self.train.grad_clip is not None and mechanism not in ("none", "nbafl"):
             raise Conflict(
-                f"train.grad_clip={self.train.grad_clip:g}: cuts the gradient of a batch, which bounds no record's "
-                f"part in it; privacy.mechanism={mechanism} clips by privacy.max_grad_norm or clip_norm, leave it out"
+                f"train.grad_clip={self.train.grad_clip:g}: cuts the gradient of a batch, which "
+                f"bounds no record's part in it; privacy.mechanism={mechanism} clips by "
+                "privacy.max_grad_norm or clip_norm, leave it out"
             )
         if mechanism != "statistics" and self.statistics != StatisticsConfig():
             raise Conflict(
-                f"statistics: is not used by privacy.mechanism={mechanism}; ask with `homo-dp stats`"
+                f"statistics: is not used by privacy.mechanism={mechanism}; ask with `homo-dp "
+                "stats`"
             )
         self._check_solver()
         masked = isinstance(self.privacy, SharedNoiseKeys) and self.privacy.secure_aggregation
@@ -121,7 +164,8 @@ class Config(Section):
         if mechanism == "nbafl" and not self.nbafl.noise_at_upload and not trusted:
             raise Conflict(
                 "nbafl.noise_at_upload=false: the aggregator sees weights without noise; write "
-                "privacy.trust_aggregator: true if you trust it, or privacy.secure_aggregation: true"
+                "privacy.trust_aggregator: true if you trust it, or privacy.secure_aggregation: "
+                "true"
             )
         if (
             mechanism == "nbafl"
@@ -129,7 +173,8 @@ class Config(Section):
             and not self.nbafl.noise_at_download
         ):
             raise Conflict(
-                "nbafl.noise_at_upload, nbafl.noise_at_download: both false leaves no noise; turn one on"
+                "nbafl.noise_at_upload, nbafl.noise_at_download: both false leaves no noise; turn "
+                "one on"
             )
         if (
             self.privacy.lifetime_epsilon is not None
@@ -147,20 +192,25 @@ class Config(Section):
         least = self.federation.min_parties
         if files and least is not None and least > len(files):
             raise Conflict(
-                f"federation.min_parties={least}: must be at most the {len(files)} parties of data.files"
+                f"federation.min_parties={least}: must be at most the {len(files)} parties of "
+                "data.files"
             )
         return self
 
     def _check_metrics(self) -> None:
-        """Metrics are released within the budget of a mechanism that solves its noise together with them."""
+        """Metrics are released within the budget of a mechanism that solves its noise together
+        with them.
+        """
         release, privacy = self.metrics.release, self.privacy
         if release == "public" and not self.data.public_test:
             raise Conflict(
-                "metrics.release=public: the test table must be public; write data.public_test: true"
+                "metrics.release=public: the test table must be public; write data.public_test: "
+                "true"
             )
         if self.metrics.per_party and release != "noised":
             raise Conflict(
-                f"metrics.per_party: metrics.release={release} releases no figures of parties; write noised"
+                f"metrics.per_party: metrics.release={release} releases no figures of parties; "
+                "write noised"
             )
         if (
             self.metrics.per_party
@@ -168,19 +218,22 @@ class Config(Section):
             and privacy.secure_aggregation
         ):
             raise Conflict(
-                "metrics.per_party: secure aggregation shows the total of all parties alone; leave one of them out"
+                "metrics.per_party: secure aggregation shows the total of all parties alone; leave "
+                "one of them out"
             )
         if release != "noised" or not privacy.built_in:
             return
         if privacy.mechanism not in ("dp_sgd", "dp_fedsgd") or privacy.target_epsilon is None:
             raise Conflict(
-                f"metrics.release=noised: privacy.mechanism={privacy.mechanism} has no share of its budget for it; use "
-                "dp_sgd or dp_fedsgd with privacy.target_epsilon, or a public test table (data.public_test)"
+                f"metrics.release=noised: privacy.mechanism={privacy.mechanism} has no share of "
+                "its budget for it; use dp_sgd or dp_fedsgd with privacy.target_epsilon, or a "
+                "public test table (data.public_test)"
             )
 
     def _check_stopping(self) -> None:
-        """Stopping and the choice of the best round go by figures that anybody may see: the choice would leak exact
-        ones."""
+        """Stopping and the choice of the best round go by figures that anybody may see: the choice
+        would leak exact ones.
+        """
         train = self.train
         asked = "train.early_stopping" if train.early_stopping is not None else "train.keep=best"
         if train.early_stopping is None and train.keep == "last":
@@ -189,8 +242,9 @@ class Config(Section):
             raise Conflict(f"{asked}: needs several releases to compare; give metrics.every")
         if self.metrics.release != "noised" and not self.data.public_test:
             raise Conflict(
-                f"{asked}: goes by metrics that are released or of public rows, never by local ones; write "
-                "metrics.release: noised and metrics.every, or data.public_test: true"
+                f"{asked}: goes by metrics that are released or of public rows, never by local "
+                "ones; write metrics.release: noised and metrics.every, or data.public_test: "
+                "true"
             )
         if self.metrics.release != "noised" and train.evaluate_every == 0:
             raise Conflict(
@@ -198,11 +252,14 @@ class Config(Section):
             )
 
     def _check_learning(self, name: str) -> None:
-        """Learning under the budget of a training needs a mechanism that solves its noise together with it."""
+        """Learning under the budget of a training needs a mechanism that solves its noise
+        together with it.
+        """
         if self.privacy.mechanism not in ("dp_sgd", "dp_fedsgd", "statistics"):
             raise Conflict(
-                f"data.{name}=private: privacy.mechanism={self.privacy.mechanism} has no share of its budget for it; "
-                "use dp_sgd or dp_fedsgd, or ask `homo-dp stats` first and write down what it finds"
+                f"data.{name}=private: privacy.mechanism={self.privacy.mechanism} has no share of "
+                "its budget for it; use dp_sgd or dp_fedsgd, or ask `homo-dp stats` first and "
+                "write down what it finds"
             )
         if self.privacy.target_epsilon is None:
             raise Conflict(
@@ -214,24 +271,28 @@ class Config(Section):
             )
 
     def _check_one_step(self) -> None:
-        """Under dp_fedsgd, and by a second moment, a round is one gradient, and the aggregator takes the step."""
+        """Under dp_fedsgd, and by a second moment, a round is one gradient, and the aggregator
+        takes the step.
+        """
         train = self.train
         which = (
             "dp_fedsgd" if self.privacy.mechanism == "dp_fedsgd" else "train.solver: second_moment"
         )
         if (train.local_steps or 1) != 1 or (train.local_epochs or 1.0) != 1.0:
             raise Conflict(
-                f"train.local_steps, train.local_epochs: a round of {which} is one step; leave them out and raise "
-                "train.rounds"
+                f"train.local_steps, train.local_epochs: a round of {which} is one step; leave "
+                "them out and raise train.rounds"
             )
         if train.optimizer != "sgd" or train.momentum or train.proximal_mu:
             raise Conflict(
-                f"train.optimizer, train.momentum, train.proximal_mu: parties take no step under {which}; use "
-                "train.server_optimizer: fedavgm or fedadam"
+                "train.optimizer, train.momentum, train.proximal_mu: parties take no step under "
+                f"{which}; use train.server_optimizer: fedavgm or fedadam"
             )
 
     def _check_solver(self) -> None:
-        """The solvers of linear models are those of dp_fedsgd, one also without privacy; full settings name a norm."""
+        """The solvers of linear models are those of dp_fedsgd, one also without privacy; full
+        settings name a norm.
+        """
         solver, linear = (
             self.train.solver,
             self.model.name in LINEAR_MODELS and self.model.factory is None,
@@ -244,21 +305,23 @@ class Config(Section):
         elif self.privacy.mechanism != "dp_fedsgd" and "mechanism" in self.privacy.model_fields_set:
             also = " (or none)" if solver == "second_moment" else ""
             raise Conflict(
-                f"train.solver={solver}: is for privacy.mechanism: dp_fedsgd{also}; leave one of them out"
+                f"train.solver={solver}: is for privacy.mechanism: dp_fedsgd{also}; leave one of "
+                "them out"
             )
         if not linear:
             raise Conflict(
                 f"train.solver={solver}: is for {' and '.join(LINEAR_MODELS)}; leave it out"
             )
-        if self.train.auto is False and self.train.row_norm is None and not plain:
+        if not self.train.auto and self.train.row_norm is None and not plain:
             raise Conflict(
                 f"train.solver={solver}: needs train.row_norm, or train.auto to choose it"
             )
         if plain and self.train.grad_clip is not None:
             raise Conflict(
-                f"train.solver={solver}: parties take no step that train.grad_clip could cut; leave it out"
+                f"train.solver={solver}: parties take no step that train.grad_clip could cut; "
+                "leave it out"
             )
-        if plain and self.train.auto is False and self.train.sample_rate != 1:
+        if plain and not self.train.auto and self.train.sample_rate != 1:
             raise Conflict(
                 f"train.solver={solver}: takes all rows without privacy; write train.sample_rate: 1"
             )
@@ -281,12 +344,15 @@ class Config(Section):
             seen[place] = name
 
     def _check_delta(self) -> None:
+        delta = self.privacy.delta
+        if delta is None:  # the rule keeps below it
+            return
         if self.privacy.unit == "record" and self.privacy.mechanism != "none":
             for party, rows in self.data.rows.items():
-                if self.privacy.delta >= 1 / rows:
+                if delta >= 1 / rows:
                     raise Conflict(
-                        f"privacy.delta={self.privacy.delta:g}: must be below 1 / data.rows.{party} = {1 / rows:g}; "
-                        "lower it"
+                        f"privacy.delta={delta:g}: must be below 1 / "
+                        f"data.rows.{party} = {1 / rows:g}; lower it"
                     )
 
 

@@ -32,7 +32,9 @@ MECHANISM = "statistics"
 
 
 class StatisticsConfig(Section):
-    """Questions about the tables; read only with `privacy.mechanism: statistics`, as `homo-dp stats` sets it."""
+    """Questions about the tables; read only with `privacy.mechanism: statistics`, as `homo-dp
+    stats` sets it.
+    """
 
     ask: Annotated[tuple[Question, ...], BeforeValidator(_asked)] = key(
         ("rows", "classes"), "The questions; all of them share `privacy.target_epsilon`."

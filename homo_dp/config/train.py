@@ -30,7 +30,8 @@ class ScheduleConfig(Section):
 
     kind: Literal["constant", "optimal", "cosine", "step", "inverse_sqrt"] = key(
         "constant",
-        "`optimal` is scikit-learn's and PrimiHub's 1 / (alpha (t0 + t)), and ignores learning_rate.",
+        "`optimal` is scikit-learn's and PrimiHub's 1 / (alpha (t0 + t)), and ignores "
+        "learning_rate.",
     )
     alpha: Positive | None = key(
         None, "Regularisation that `optimal` starts from; null: train.weight_decay."
@@ -51,8 +52,9 @@ class ScheduleConfig(Section):
         """
         if self.kind == "optimal":
             alpha = self.alpha or alpha
-            # Bottou's heuristic: a typical weight is sqrt(1 / sqrt(alpha)), and the first rate equals it, because the
-            # loss derivative that divides it is at most 1 (scikit-learn _sgd_fast, PrimiHub homo_lr).
+            # Bottou's heuristic: a typical weight is sqrt(1 / sqrt(alpha)), and the first rate
+            # equals it, because the loss derivative that divides it is at most 1 (scikit-learn
+            # _sgd_fast, PrimiHub homo_lr).
             return 1.0 / (alpha * (1.0 / (math.sqrt(1.0 / math.sqrt(alpha)) * alpha) + step))
         done = step / max(steps, 1)
         if self.kind == "cosine":
@@ -65,7 +67,9 @@ class ScheduleConfig(Section):
 
 
 class ServerOptimizerConfig(Section):
-    """What the aggregator does with the mean update; free under DP, since it only post-processes."""
+    """What the aggregator does with the mean update; free under DP, since it only
+    post-processes.
+    """
 
     name: Literal["fedavg", "fedavgm", "fedadam"] = key("fedavg", "FedAvg, with momentum, or Adam.")
     learning_rate: StepSize | None = key(
@@ -97,13 +101,16 @@ class AveragingConfig(Section):
 
 
 class EarlyStoppingConfig(Section):
-    """When a run ends before its last round: by figures that were released with noise or are of public rows."""
+    """When a run ends before its last round: by figures that were released with noise or are of
+    public rows.
+    """
 
     metric: (
         Literal["acc", "auc", "ks", "precision", "recall", "loss", "r2", "mse", "mae"] | None
     ) = key(
         None,
-        "The figure; null: acc, r2 or loss, the first that there is. Also what `train.keep: best` goes by.",
+        "The figure; null: acc, r2 or loss, the first that there is. Also what `train.keep: best` "
+        "goes by.",
     )
     patience: Count | None = key(
         3, "Stop after so many figures that are no better than one before; null: never."
@@ -114,36 +121,40 @@ class EarlyStoppingConfig(Section):
 class TrainConfig(Section):
     """How the model is trained."""
 
-    auto: Flag | None = key(
-        None,
-        "Fill what is not set by rules from public facts (docs/auto.md). Null: true where none of rate, rounds, batch, "
-        "steps, clip and solver is set.",
+    auto: Flag = key(
+        True,
+        "Fill what is not set by rules from public facts (docs/auto.md); what is set stays. "
+        "False: what is not set has the default of this table.",
     )
     solver: Literal["auto", "sgd", "gradient", "second_moment"] = key(
         "auto",
-        "How dp_fedsgd fits a linear model: by its gradient, or in coordinates that one private second moment gives "
-        "(also without privacy); `sgd` is for any model, and `auto` without train.auto is `sgd`.",
+        "How dp_fedsgd fits a linear model: by its gradient, or in coordinates that one private "
+        "second moment gives (also without privacy); `sgd` is for any model, and `auto` without "
+        "train.auto is `sgd`.",
     )
     row_norm: Positive | None = key(
         None,
-        "Rows are clipped to this norm (solver gradient), and for the moment. Null: by the columns.",
+        "Rows are clipped to this norm (solver gradient), and for the moment. Null: by the "
+        "columns.",
     )
     moment_share: Probability = key(
         0.25, "Part of the privacy that solver second_moment spends on its moment."
     )
     column_share: Fraction = key(
         0.0,
-        "Part of the privacy that solver second_moment spends on means and spreads of columns first; 0: not asked. "
-        "Without privacy all above 0 means that weight_decay goes by these spreads.",
+        "Part of the privacy that solver second_moment spends on means and spreads of columns "
+        "first; 0: not asked. Without privacy all above 0 means that weight_decay goes by these "
+        "spreads.",
     )
     column_passes: Annotated[int, Field(ge=1, le=5)] = key(
         1,
-        "Rounds among which column_share is divided: each looks closer at columns that fill little of their bounds.",
+        "Rounds among which column_share is divided: each looks closer at columns that fill little "
+        "of their bounds.",
     )
     calibration_rounds: Annotated[int, Field(ge=0, le=10)] = key(
         0,
-        "The last so many of the rounds fit how sure a model of two classes is and its odds, no more (solver "
-        "second_moment with column_share).",
+        "The last so many of the rounds fit how sure a model of two classes is and its odds, no "
+        "more (solver second_moment with column_share).",
     )
     rounds: Count = key(20, "Rounds of the federation.")
     local_epochs: Positive | None = key(
@@ -164,8 +175,8 @@ class TrainConfig(Section):
     weight_decay: Strength = key(0.0, "L2 penalty, added after clipping and noise.")
     grad_clip: Positive | None = key(
         None,
-        "Norm to which the gradient of a batch is cut (FederatedScope's `grad.grad_clip`), for training without "
-        "privacy and NbAFL; gives no privacy.",
+        "Norm to which the gradient of a batch is cut (FederatedScope's `grad.grad_clip`), for "
+        "training without privacy and NbAFL; gives no privacy.",
     )
     proximal_mu: Strength = key(
         0.0, "FedProx pull to the global weights, added after clipping and noise."
@@ -183,17 +194,20 @@ class TrainConfig(Section):
     seed: Seed = key(0, "Of initial weights and partitions; never of noise or sampling.")
     evaluate_every: CountOrZero = key(
         1,
-        "Score the test rows after every so many rounds, and after the last; 0: after the last only.",
+        "Score the test rows after every so many rounds, and after the last; 0: after the last "
+        "only.",
     )
     early_stopping: Annotated[EarlyStoppingConfig | None, BeforeValidator(shorthand("metric"))] = (
         key(
             None,
-            "Stop when released metrics (`metrics.release: noised` with `metrics.every`) or public ones "
-            "(`data.public_test`) get no better, `{metric, patience, min_delta}`; a word is short for its metric.",
+            "Stop when released metrics (`metrics.release: noised` with `metrics.every`) or public "
+            "ones (`data.public_test`) get no better, `{metric, patience, min_delta}`; a word is "
+            "short for its metric.",
         )
     )
     keep: Literal["last", "best"] = key(
-        "last", "Which model is published: the last, or the best one by released or public metrics."
+        "last",
+        "Which model is published: the last, or the best one by released or public metrics.",
     )
     init_from: FilePath | None = key(None, "A saved model to continue.")
     device: Literal["auto", "cpu", "cuda"] = key("auto", "`auto`, `cpu` or `cuda`.")
@@ -212,13 +226,32 @@ class TrainConfig(Section):
         return round_number % self.evaluate_every == 0
 
     @property
+    def own_steps(self) -> tuple[str, ...]:
+        """The keys by which parties are to take steps of their own within a round.
+
+        >>> TrainConfig(local_epochs=1, momentum=0.5).own_steps, TrainConfig(local_steps=1).own_steps
+        (('local_epochs', 'momentum'), ())
+        """
+        asks = {
+            "local_steps": (self.local_steps or 1) != 1,
+            "local_epochs": "local_epochs" in self.model_fields_set,
+            "optimizer": self.optimizer != "sgd",
+            "momentum": self.momentum > 0,
+            "proximal_mu": self.proximal_mu > 0,
+        }
+        return tuple(name for name, asked in asks.items() if asked)
+
+    @property
     def calibration_problem(self) -> str | None:
-        """Why rounds that calibrate would move nothing: without columns nobody knows where scores lie."""
+        """Why rounds that calibrate would move nothing: without columns nobody knows where
+        scores lie.
+        """
         if not self.calibration_rounds or (self.solver == "second_moment" and self.column_share):
             return None
         return (
-            f"train.calibration_rounds={self.calibration_rounds}: needs train.solver: second_moment and "
-            "train.column_share above 0, which tell where scores lie; leave it out"
+            f"train.calibration_rounds={self.calibration_rounds}: needs train.solver: "
+            "second_moment and train.column_share above 0, which tell where scores lie; leave "
+            "it out"
         )
 
     @model_validator(mode="wrap")
@@ -232,7 +265,8 @@ class TrainConfig(Section):
         if filled.get("batch_size") is None and filled.get("sample_rate") is None:
             filled["batch_size"] = 50
         found = check(filled)
-        # train.auto fills only what the user did not set. What is filled in here does not count as set, nor does null.
+        # train.auto fills only what the user did not set. What is filled in here does not count as
+        # set, nor does null.
         found.model_fields_set.intersection_update(
             name for name, value in given.items() if value is not None
         )
@@ -247,23 +281,23 @@ class TrainConfig(Section):
                 )
         if self.schedule.kind == "optimal" and not (self.schedule.alpha or self.weight_decay):
             raise Conflict(
-                "train.schedule=optimal: needs a regularisation to start from; give train.weight_decay"
+                "train.schedule=optimal: needs a regularisation to start from; give "
+                "train.weight_decay"
             )
         if self.moment_share + self.column_share >= 1:
             raise Conflict(
-                f"train.column_share={self.column_share:g}, train.moment_share={self.moment_share:g}: must be below 1 "
-                "together; the rounds take what is left"
+                f"train.column_share={self.column_share:g}, "
+                f"train.moment_share={self.moment_share:g}: must be below 1 together; the rounds "
+                "take what is left"
             )
-        by_rule = self.auto is not False and self.solver in (
-            "auto",
-            "second_moment",
-        )  # may fill in what is needed
+        # may fill in what is needed
+        by_rule = self.auto and self.solver in ("auto", "second_moment")
         if self.calibration_problem is not None and not by_rule:
             raise Conflict(self.calibration_problem)
         if self.calibration_rounds >= self.rounds:
             raise Conflict(
-                f"train.calibration_rounds={self.calibration_rounds}: must be below train.rounds={self.rounds}, of "
-                "which they are the last"
+                f"train.calibration_rounds={self.calibration_rounds}: must be below "
+                f"train.rounds={self.rounds}, of which they are the last"
             )
         if self.momentum == 1:
             raise Conflict("train.momentum=1: must be below 1")

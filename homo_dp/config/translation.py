@@ -1,4 +1,4 @@
-"""What comes out of a file of another system: settings in our words, notes, and what the file leaves open."""
+"""A config of another system in our keys: settings, notes for the reader, and what is left open."""
 
 from __future__ import annotations
 
@@ -6,13 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from homo_dp.config.layers import get
+from homo_dp.config.layers import EXCLUSIVE, get, put
 from homo_dp.core.errors import ConfigError
 
 
 @dataclass(frozen=True)
 class Ask:
-    """Something that a file leaves open: the words for it, the keys that answer it, whether nothing runs without."""
+    """Something that a file leaves open: the words for it, the keys that answer it, whether
+    nothing runs without.
+    """
 
     text: str
     keys: tuple[str, ...]
@@ -23,18 +25,81 @@ class Ask:
         return all(get(merged, key) is None for key in self.keys)
 
 
+@dataclass(frozen=True)
+class Fallback:
+    """A setting that holds where no file and no override sets its key, or a key in its place.
+
+    Attributes:
+        key: our key.
+        value: what it is set to.
+        name: the key of the other system that was left open; the notes list it. None where the
+            other system's file does give the value.
+        note: what the reader is told where the setting is used.
+        unless: keys of ours that take its place, beside those that exclude `key`.
+        mechanisms: those that read the key; empty for any.
+    """
+
+    key: str
+    value: Any
+    name: str | None = None
+    note: str | None = None
+    unless: tuple[str, ...] = ()
+    mechanisms: tuple[str, ...] = ()
+
+    def is_open(self, merged: Mapping[str, Any]) -> bool:
+        """Whether nothing else sets the key.
+
+        >>> Fallback("train.batch_size", 64).is_open({"train": {"sample_rate": 0.1}})
+        False
+        """
+        mechanism = get(merged, "privacy.mechanism") or "dp_sgd"
+        if self.mechanisms and mechanism not in self.mechanisms:
+            return False
+        given = [self.key, *self.unless]
+        for group in EXCLUSIVE:
+            mine = [key for key in group if f"{self.key}.".startswith(f"{key}.")]
+            given += [key for key in group if mine and key not in mine]
+        if self.key.startswith("data.partition."):  # it splits one table, not several
+            files = get(merged, "data.files")
+            if isinstance(files, dict) and len(files) > 1:
+                return False
+        return all(get(merged, key) is None for key in given)
+
+
 @dataclass
 class Translation:
-    """Settings in our words, what the reader should know, and what is to be asked where nothing else answers it."""
+    """Settings in our words, what the reader should know, and what is to be asked or filled in
+    where nothing else answers it.
+    """
 
     tree: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     asks: list[Ask] = field(default_factory=list)
+    fallbacks: list[Fallback] = field(default_factory=list)
+    system: str = "the other system"
+
+    def fill(self, merged: dict[str, Any]) -> list[str]:
+        """Put the fallbacks that are still open into `merged`; the notes about them."""
+        used: list[Fallback] = []
+        for each in self.fallbacks:
+            if each.is_open(merged):
+                put(merged, tuple(each.key.split(".")), each.value)
+                used.append(each)
+        notes = [each.note for each in used if each.note is not None]
+        if named := [f"{each.name}={_shown(each.value)}" for each in used if each.name is not None]:
+            notes.append(f"left open, so the values of {self.system} hold: {', '.join(named)}")
+        return notes
 
     def still_asked(self, merged: Mapping[str, Any]) -> list[str]:
-        """What is still open once all files and overrides are put together; what nothing runs without is an error."""
+        """What is still open once all files and overrides are put together; what nothing runs
+        without is an error.
+        """
         left = [ask for ask in self.asks if ask.is_open(merged)]
         for ask in left:
             if ask.needed:
                 raise ConfigError(ask.text)
         return [ask.text for ask in left]
+
+
+def _shown(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)

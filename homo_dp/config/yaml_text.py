@@ -1,8 +1,9 @@
-"""YAML as we read and write it: the YAML 1.2 rules for plain words, no duplicate keys, and a dump that reads back.
+"""YAML as we read and write it: the YAML 1.2 rules for plain words, no duplicate keys, and a dump
+that reads back.
 
-PyYAML follows YAML 1.1, where `1e-5` is text, `No` is false and `12:30` is 750; a config must not depend on that. Nor
-may a few aliases stand for gigabytes: a file is bounded in size, in depth, and in what it is once aliases are written
-out.
+PyYAML follows YAML 1.1, where `1e-5` is text, `No` is false and `12:30` is 750; a config must not
+depend on that. Nor may a few aliases stand for gigabytes: a file is bounded in size, in depth, and
+in what it is once aliases are written out.
 """
 
 import re
@@ -29,17 +30,19 @@ _CORE = (
 
 
 class _Loader(yaml.SafeLoader):
-    """Knows only the core schema (mappings, lists, text, numbers, true/false, null), and counts while it composes."""
+    """Knows only the core schema (mappings, lists, text, numbers, true/false, null), and counts
+    while it composes.
+    """
 
-    yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012 - PyYAML's own name
+    # - PyYAML's own name
+    yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012
     yaml_constructors: ClassVar[dict[str | None, Any]] = {}
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
         self._within = [0]  # for each open node, the values below it so far
-        self._sizes: dict[
-            int, int
-        ] = {}  # of finished nodes, by identity; PyYAML keeps the nodes while it works
+        # of finished nodes, by identity; PyYAML keeps the nodes while it works
+        self._sizes: dict[int, int] = {}
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
@@ -94,7 +97,8 @@ class _Dumper(yaml.SafeDumper):
 
 
 def _text_node(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    # PyYAML folds line separators such as U+0085 unless they are escaped, which only double quotes do
+    # PyYAML folds line separators such as U+0085 unless they are escaped, which only double quotes
+    # do
     return dumper.represent_scalar(
         "tag:yaml.org,2002:str", text, style=None if text.isprintable() else '"'
     )
@@ -176,7 +180,8 @@ def parse_yaml(text: str, source: str = "text") -> Any:
 
 
 def parse_scalar(word: str) -> str | int | float | bool | None:
-    """Read one plain word: null, true, false or a number, and otherwise the text itself, whatever is in it.
+    """Read one plain word: null, true, false or a number, and otherwise the text itself, whatever
+    is in it.
 
     >>> parse_scalar("1e-5"), parse_scalar("no"), parse_scalar("*.csv: #1"), parse_scalar("")
     (1e-05, 'no', '*.csv: #1', None)

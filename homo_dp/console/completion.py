@@ -1,4 +1,6 @@
-"""Completion of ``homo-dp`` in bash, zsh and fish: commands, the words and options of each, and files."""
+"""Completion of ``homo-dp`` in bash, zsh and fish: commands, the words and options of each, and
+files.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +69,8 @@ class Place:
 
 
 def places(parsers: Mapping[str, argparse.ArgumentParser | tuple[str, ...]]) -> list[Place]:
-    """What can follow ``homo-dp`` and each of its commands; a command without a parser has words only.
+    """What can follow ``homo-dp`` and each of its commands; a command without a parser has words
+    only.
 
     >>> [place.path for place in places({"train": argparse.ArgumentParser(), "completion": ("bash",)})]
     [(), ('train',), ('completion',)]
@@ -125,6 +128,9 @@ def _fish_lines(found: list[Place]) -> Iterator[str]:
         )
         when = f"{seen}{further}" if seen else "__fish_use_subcommand"
         if place.words:
-            yield f'complete -c homo-dp -n "{when}" {"" if place.path else "-f "}-a "{" ".join(place.words)}"\n'
+            yield (
+                f'complete -c homo-dp -n "{when}" {"" if place.path else "-f "}-a'
+                f' "{" ".join(place.words)}"\n'
+            )
         for option in place.options:
             yield f'complete -c homo-dp -n "{when}" -l {option[2:]}\n'

@@ -1,11 +1,14 @@
-"""What all commands share: options, exit codes, one-line errors, and the check of output paths before work starts.
+"""What all commands share: options, exit codes, one-line errors, and the check of output paths
+before work starts.
 
-Exit codes: 0 done, 2 bad input or configuration, 3 budget refused or ledger bad, 130 interrupted; 1 is a bug of ours.
+Exit codes: 0 done, 2 bad input or configuration, 3 budget refused or ledger bad, 130 interrupted; 1
+is a bug of ours.
 """
 
 from __future__ import annotations
 
 import argparse
+import difflib
 import logging
 import os
 import signal
@@ -13,6 +16,7 @@ import sqlite3
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -52,8 +56,8 @@ PARAMS_HELP = """overrides:
   path of the configuration (docs/config.md) or predictFileName, indicatorFileName, modelFileName:
     --params train.rounds=30,privacy.target_epsilon=2 --params "data.classes=[no, yes]"
   the older PrimiHub form works too:
-    --params predictFileName:STRING:0:out/p.csv,modelFileName:STRING:0:out/m.safetensors
-exit codes:
+    --params predictFileName:STRING:0:out/p.csv,modelFileName:STRING:0:out/m.safetensors"""
+EXIT_CODES = """exit codes:
   0 done, 2 bad input, 3 budget refused or ledger bad, 130 interrupted"""
 
 
@@ -62,14 +66,15 @@ class Interrupted(KeyboardInterrupt):
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser whose errors are one line, and whose help keeps the examples as written."""
+    """An argument parser whose errors are one line, and whose help keeps the examples as
+    written.
+    """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         kwargs.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
         kwargs.setdefault("allow_abbrev", False)
-        if kwargs.get(
-            "description"
-        ):  # a module's docstring, whose double backticks are markup for the docs
+        # a module's docstring, whose double backticks are markup for the docs
+        if kwargs.get("description"):
             kwargs["description"] = as_typed(kwargs["description"].replace("``", ""))
         if kwargs.get("prog"):
             kwargs["prog"] = as_typed(kwargs["prog"])
@@ -81,7 +86,21 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Leave with exit code 2 and one line on stderr."""
-        self.exit(BAD_INPUT, f"{self.prog}: error: {' '.join(message.split())}; see --help\n")
+        text = " ".join(message.split()) + self._advice(message)
+        self.exit(BAD_INPUT, f"{self.prog}: error: {text}; see --help\n")
+
+    def _advice(self, message: str) -> str:
+        """What was probably meant by an argument that the command does not take."""
+        _, unknown, rest = message.partition("unrecognized arguments: ")
+        if not unknown:
+            return ""
+        word = rest.split()[0]
+        if not word.startswith("-"):
+            overrides = "=" in word and "--params" in self._option_string_actions
+            return f"; overrides stand after --params: --params {word}" if overrides else ""
+        options = [name for name in self._option_string_actions if name.startswith("--")]
+        near = difflib.get_close_matches(word.partition("=")[0], options, n=1)
+        return f"; did you mean {near[0]}?" if near else ""
 
 
 def add_common_arguments(parser: argparse.ArgumentParser, *, dry_run: bool = True) -> None:
@@ -91,7 +110,10 @@ def add_common_arguments(parser: argparse.ArgumentParser, *, dry_run: bool = Tru
         "--config",
         metavar="FILE",
         action="append",
-        help="YAML recipe, or a file of PrimiHub, FederatedScope or the DP-FedAvg chapter; may be repeated, later wins",
+        help=(
+            "YAML recipe, or a file of PrimiHub, FederatedScope or the DP-FedAvg chapter; may be "
+            "repeated, later wins (default: config.yaml of this folder, if there is one)"
+        ),
     )
     parser.add_argument(
         "--cfg",
@@ -107,6 +129,8 @@ def add_common_arguments(parser: argparse.ArgumentParser, *, dry_run: bool = Tru
         default=[],
         help="overrides; may be repeated",
     )
+    # for a translated line of another system, which is complete without that file
+    parser.add_argument("--no-working-config", action="store_true", help=argparse.SUPPRESS)
     if dry_run:
         parser.add_argument(
             "--dry-run",
@@ -114,8 +138,11 @@ def add_common_arguments(parser: argparse.ArgumentParser, *, dry_run: bool = Tru
             help="say what would be released; releases and charges nothing",
         )
     add_screen_arguments(parser)
-    if parser.epilog is None or PARAMS_HELP not in parser.epilog:
-        parser.epilog = "\n\n".join(part for part in (parser.epilog, PARAMS_HELP) if part)
+    epilog = parser.epilog or ""
+    if PARAMS_HELP not in epilog:
+        # a command with exit codes of its own lists them in its examples
+        own = "" if "exit codes:" in epilog else EXIT_CODES
+        parser.epilog = "\n\n".join(part for part in (epilog, PARAMS_HELP, own) if part)
 
 
 def add_screen_arguments(parser: argparse.ArgumentParser) -> None:
@@ -132,7 +159,10 @@ def add_log_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--log-format",
         choices=FORMATS,
-        help="one line an event on stderr, with time, level, run, round and party, in place of the usual lines",
+        help=(
+            "one line an event on stderr, with time, level, run, round and party, in place of the "
+            "usual lines"
+        ),
     )
 
 
@@ -155,8 +185,10 @@ def screen_from_arguments(arguments: argparse.Namespace) -> Screen:
 def load_from_arguments(
     arguments: argparse.Namespace, extra: Iterable[tuple[str, Any]] = ()
 ) -> Loaded:
-    """The configuration that `--config`, `--cfg` and `--params` (and, over them, `extra`) describe, with its notes."""
-    from homo_dp.config.load import Loaded, load
+    """The configuration that `--config`, `--cfg` and `--params` (and, over them, `extra`)
+    describe, with its notes; without a file, that of `config.yaml` in the working folder.
+    """
+    from homo_dp.config.load import load, working_config
     from homo_dp.config.params import parse_pairs, parse_params
 
     path, pairs = arguments.config, parse_pairs(())
@@ -166,17 +198,21 @@ def load_from_arguments(
                 f"--cfg {arguments.cfg[0]}: is another name of --config; give only one of them"
             )
         path, pairs = arguments.cfg[0], parse_pairs(arguments.cfg[1:])
+    if path is None and not arguments.no_working_config:
+        path = working_config()
     params = parse_params(text for group in arguments.params for text in group)
     loaded = load(path, (*pairs.items, *params.items, *extra))
     use_threads(loaded.config.train.threads)
-    return Loaded(loaded.config, (*loaded.notes, *params.notes), loaded.process)
+    return replace(loaded, notes=(*loaded.notes, *params.notes))
 
 
 def use_threads(threads: int | str) -> None:
-    """Let torch work with so many threads here and in the processes that this one starts; call it before its import.
+    """Let torch work with so many threads here and in the processes that this one starts; call it
+    before its import.
 
-    ``auto`` is one, unless the environment says otherwise. Batches of tables are too small to share, and threads that
-    wait for each other on a machine with other work cost more than they bring: see docs/robustness.md for the times.
+    ``auto`` is one, unless the environment says otherwise. Batches of tables are too small to
+    share, and threads that wait for each other on a machine with other work cost more than they
+    bring: see docs/robustness.md for the times.
     """
     if threads == "auto":
         threads = (
@@ -192,7 +228,8 @@ def use_threads(threads: int | str) -> None:
 
 
 def check_outputs(
-    config: Config, names: Sequence[str] = ("predictFileName", "indicatorFileName", "modelFileName")
+    config: Config,
+    names: Sequence[str] = ("predictFileName", "indicatorFileName", "modelFileName"),
 ) -> None:
     """Refuse, before any work, an output that could not be written at the end."""
     for name in names:
@@ -204,10 +241,13 @@ def check_outputs(
 
 
 def run(main: Callable[[Sequence[str] | None], int | None]) -> NoReturn:
-    """Run a command's `main` and leave with its exit code; errors a user can act on are one line on stderr."""
+    """Run a command's `main` and leave with its exit code; errors a user can act on are one line
+    on stderr.
+    """
     signal.signal(signal.SIGTERM, _terminate)
-    # Where the caller closed stdout or stderr (>&-), Python's stream is None. Both numbers are taken by /dev/null:
-    # otherwise the next file that is opened would get one, and what libraries and child processes print there.
+    # Where the caller closed stdout or stderr (>&-), Python's stream is None. Both numbers are
+    # taken by /dev/null: otherwise the next file that is opened would get one, and what libraries
+    # and child processes print there.
     while (number := os.open(os.devnull, os.O_RDWR)) <= 2:
         pass
     discarded = os.fdopen(number, "w")
@@ -239,7 +279,9 @@ def _flush(code: int) -> int:
 
 
 def report(error: BaseException) -> int:
-    """Print an error as one line (with HOMO_DP_DEBUG=1, or if it is a bug, after its traceback); the exit code."""
+    """Print an error as one line (with HOMO_DP_DEBUG=1, or if it is a bug, after its traceback);
+    the exit code.
+    """
     code, text = explain(error)
     text = as_typed(text)
     if is_shown():
@@ -279,19 +321,28 @@ def explain(error: BaseException) -> tuple[int, str]:
         where = f"{error.filename}: " if error.filename else ""
         return (
             BAD_INPUT,
-            f"error: {where}{error.strerror or error}; free the place, or check the path and its permissions",
+            (
+                f"error: {where}{error.strerror or error}; free the place, or check the path and "
+                "its permissions"
+            ),
         )
     if isinstance(error, sqlite3.OperationalError):
         return (
             BAD_INPUT,
-            f"error: a SQLite file cannot be used ({error}); check its folder, permissions and free space",
+            (
+                f"error: a SQLite file cannot be used ({error}); check its folder, permissions and "
+                "free space"
+            ),
         )
     if isinstance(error, ModuleNotFoundError) and not (error.name or "homo_dp").startswith(
         "homo_dp"
     ):
         return (
             BAD_INPUT,
-            f"error: {error.name} is not installed for {sys.executable}; {_install(error.name or '')}",
+            (
+                f"error: {error.name} is not installed for {sys.executable}; "
+                f"{_install(error.name or '')}"
+            ),
         )
     if isinstance(error, MemoryError):
         return (
@@ -305,7 +356,10 @@ def _install(module: str) -> str:
     """The command that gives this Python a missing module."""
     root = Path(__file__).resolve().parents[2]
     if not (root / "Makefile").exists():
-        return f"run `{sys.executable} -m pip install {'homo_dp[nats]' if module == 'nats' else 'homo_dp'}`"
+        return (
+            f"run `{sys.executable} -m pip install "
+            f"{'homo_dp[nats]' if module == 'nats' else 'homo_dp'}`"
+        )
     if sys.prefix != sys.base_prefix:
         return f"run `{sys.executable} -m pip install -c constraints.txt -e '.[nats]'` in {root}"
     return f"run `make install && source .venv/bin/activate` in {root}, then the same command again"
@@ -316,5 +370,7 @@ def _terminate(_signal: int, _frame: object) -> NoReturn:
 
 
 def out_folder(config: Config) -> Path:
-    """The folder beside the outputs, where the resolved configuration and plots go: that of the indicators."""
+    """The folder beside the outputs, where the resolved configuration and plots go: that of the
+    indicators.
+    """
     return Path(config.output.indicatorFileName).parent

@@ -1,4 +1,5 @@
-"""What a user sees: lines, tables and progress, drawn by rich on a terminal and as plain lines elsewhere.
+"""What a user sees: lines, tables and progress, drawn by rich on a terminal and as plain lines
+elsewhere.
 
 With `--quiet` only errors are shown; with `--json` the final summary is the only thing on stdout.
 """
@@ -19,6 +20,7 @@ from homo_dp.core.errors import InputError, printable
 from homo_dp.core.event_log import log, note_event
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
     from rich.progress import Progress as RichProgress
     from rich.progress import TaskID
 
@@ -85,7 +87,9 @@ class Screen:
 
     @contextmanager
     def progress(self, total: int | None, label: str = "round") -> Iterator[Progress]:
-        """Show how far the work is: a bar on a terminal, about ten lines elsewhere; None for an unknown total."""
+        """Show how far the work is: a bar on a terminal, about ten lines elsewhere; None for an
+        unknown total.
+        """
         if self.quiet:
             yield _Silent()
         elif self.as_log:
@@ -114,7 +118,9 @@ class Screen:
         self._write(sys.stderr, text)
 
     def _write(self, stream: TextIO, text: str) -> None:
-        """Print, and go on in silence if the reader has gone away (`| head`) or the disk is full: the work goes on."""
+        """Print, and go on in silence if the reader has gone away (`| head`) or the disk is
+        full: the work goes on.
+        """
         name = "stdout" if stream is sys.stdout else "stderr"
         if name in self._closed:
             return
@@ -126,7 +132,8 @@ class Screen:
 
 
 def say(text: str, stream: TextIO, *, must: bool = False) -> None:
-    """Print a line in a form that any terminal can show; unless it ``must`` be printed, a full disk is ignored.
+    """Print a line in a form that any terminal can show; unless it ``must`` be printed, a full disk
+    is ignored.
 
     What could not be written may stay in the stream's buffer and appear with a later line.
     """
@@ -222,9 +229,8 @@ class _Lines:
     def __init__(self, write: Callable[[str], None], total: int | None, label: str) -> None:
         self._write, self._total, self._label = write, total, label
         self._done, self._next = 0, 1
-        self._since: tuple[float, int] | None = (
-            None  # the first report: what went before it is setting up
-        )
+        # the first report: what went before it is setting up
+        self._since: tuple[float, int] | None = None
 
     def advance(self, steps: int = 1, **figures: object) -> None:
         self._done += steps
@@ -291,7 +297,8 @@ def _rich_table(
     cells: Sequence[Sequence[str]],
     right: Sequence[bool],
 ) -> bool:
-    """Draw the table if it fits the width: as it is, with one word a line in its header, or transposed; else False.
+    """Draw the table if it fits the width: as it is, with one word a line in its header, or
+    transposed; else False.
 
     Left to itself, rich would cut off numbers."""
     from rich.cells import cell_len
@@ -333,14 +340,23 @@ def _rich_progress() -> RichProgress:
         TimeElapsedColumn,
         TimeRemainingColumn,
     )
+    from rich.text import Text
 
-    return Progress(
+    class _WithFigures(Progress):
+        """Figures stand on a line below the bar: beside it they leave no room at 80 columns."""
+
+        def get_renderables(self) -> Iterator[RenderableType]:
+            yield self.make_tasks_table(self.tasks)
+            for task in self.tasks:
+                if task.fields["figures"]:
+                    yield Text(task.fields["figures"])
+
+    return _WithFigures(
         TextColumn("{task.description}"),
         BarColumn(bar_width=30),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
         TextColumn("left"),
         TimeRemainingColumn(),
-        TextColumn("{task.fields[figures]}", markup=False),
         console=Console(file=sys.stderr),
     )

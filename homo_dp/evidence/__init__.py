@@ -1,1 +1,3 @@
-"""Attempts to refute a claimed epsilon, and the documents that record what was claimed and tried."""
+"""Attempts to refute a claimed epsilon, and the documents that record what was claimed and
+tried.
+"""

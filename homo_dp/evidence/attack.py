@@ -1,6 +1,8 @@
-"""What an attack is: a function that runs a mechanism with or without a canary and gives one number a run.
+"""What an attack is: a function that runs a mechanism with or without a canary and gives one number
+a run.
 
-Add one by writing a class with ``claim`` and ``scores``; bounds, ceilings, plots and processes need no more.
+Add one by writing a class with ``claim`` and ``scores``; bounds, ceilings, plots and processes need
+no more.
 """
 
 from __future__ import annotations
@@ -22,18 +24,20 @@ class Attack(ABC):
     Guarantees every subclass must keep:
         - ``scores(True, n)`` and ``scores(False, n)`` are n independent runs on neighbouring data;
         - a score uses what the observer may see, the canary, and public numbers;
-        - ``claim`` is what the mechanism itself names for everything that the observer sees of a run.
+        - ``claim`` is what the mechanism itself names for everything that the observer sees of a
+          run.
     """
 
     name: ClassVar[str]
     observer: str
     claim: Claim
-    scores_are_losses: bool = (
-        False  # the score is the log likelihood ratio of its law, which is known beforehand
-    )
+    # the score is the log likelihood ratio of its law, which is known beforehand
+    scores_are_losses: bool = False
 
     def law(self) -> Profile | None:
-        """The best test of what this attack looks at, if the claim holds: of the whole claim, unless it sees less."""
+        """The best test of what this attack looks at, if the claim holds: of the whole claim,
+        unless it sees less.
+        """
         return self.claim.profile()
 
     @abstractmethod
@@ -44,7 +48,8 @@ class Attack(ABC):
 def sampled_losses(
     values: Floats, noise: float, rate: float, shift: float | Floats = 1.0
 ) -> Floats:
-    """Log likelihood ratio of noisy values: mean ``shift`` with probability ``rate`` if the canary is in, else 0.
+    """Log likelihood ratio of noisy values: mean ``shift`` with probability ``rate`` if the canary
+    is in, else 0.
 
     >>> sampled_losses(np.array([0.5, 1.0]), noise=1.0, rate=1.0).tolist()
     [0.0, 0.5]
@@ -57,7 +62,9 @@ def sampled_losses(
 
 
 def repeated_losses(sums: Floats, noise: float, rate: float, times: int) -> Floats:
-    """The same for the sum of ``times`` such values, of which the observer does not see the parts."""
+    """The same for the sum of ``times`` such values, of which the observer does not see the
+    parts.
+    """
     if rate == 1:
         return sampled_losses(sums, noise * np.sqrt(times), 1.0, float(times))
     from scipy import stats

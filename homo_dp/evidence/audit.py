@@ -1,4 +1,6 @@
-"""What an audit is asked for, and what its scores certify: lower bound, ceiling and point estimate of epsilon."""
+"""What an audit is asked for, and what its scores certify: lower bound, ceiling and point
+estimate of epsilon.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +21,24 @@ CONFIDENCE = 0.999  # so that hundreds of audits of sound mechanisms raise no fa
 PILOT = 0.2  # of the runs, for a threshold where the law of the scores is not known beforehand
 FEWEST = 20
 ASSUMES = {
-    "clopper_pearson": "independent runs; threshold fixed beforehand; read by (epsilon, delta) and by the curve of the "
-    "claimed mechanism with other noise",
+    "clopper_pearson": (
+        "independent runs; threshold fixed beforehand; read by (epsilon, delta) and by the curve "
+        "of the claimed mechanism with other noise"
+    ),
     "f_dp_one_run": "canaries in or out by independent fair coins; the curve of a Gaussian",
+}
+
+
+# in the words of a screen; a ceiling is an expectation, which chance can exceed
+FIGURES = {
+    "claimed_epsilon": "claimed epsilon",
+    "lower_bound": "lower bound of epsilon",
+    "ceiling": "expected for a perfect attack",
+    "ceiling_of_attack": "expected for this attack at best",
+    "point_estimate": "point estimate",
+    "confidence": "confidence of the bound",
+    "delta": "delta",
+    "runs": "runs",
 }
 
 
@@ -65,7 +82,9 @@ class Scores:
 
 @dataclass(frozen=True)
 class Wanted:
-    """What is asked for: how many runs, or one with many canaries, and which attack (None: the strongest known)."""
+    """What is asked for: how many runs, or one with many canaries, and which attack (None: the
+    strongest known).
+    """
 
     runs: int = 400
     canaries: int | None = None
@@ -98,17 +117,10 @@ class Audited:
     def _repr_html_(self) -> str:
         from homo_dp.tracking.report.page import HtmlTable, render
 
-        figures = (
-            "claimed_epsilon",
-            "lower_bound",
-            "ceiling",
-            "point_estimate",
-            "confidence",
-            "runs",
-        )
         values = self.outcome.to_json()
         table = HtmlTable(
-            [self.outcome.attack, self.outcome.observer], [[name, values[name]] for name in figures]
+            [self.outcome.attack, self.outcome.observer],
+            [[text, values[name]] for name, text in FIGURES.items() if values[name] is not None],
         )
         return render("plan.html", parties=table, texts=(self.verdict,))
 
@@ -205,9 +217,11 @@ def judge_one_run(
 def _one_run_threshold(
     profile: Profile, delta: float, canaries: int, confidence: float
 ) -> tuple[float, float]:
-    """The threshold with the largest expected bound, and that bound; of equal ones the most balanced.
+    """The threshold with the largest expected bound, and that bound; of equal ones the most
+    balanced.
 
-    Where no bound can be expected, the threshold is 0: only there does noise that is missing altogether show.
+    Where no bound can be expected, the threshold is 0: only there does noise that is missing
+    altogether show.
     """
     best = (0.0, -math.inf, 0.0)
     inside = np.flatnonzero((profile.in_rate > 1e-6) & (profile.in_rate < 1 - 1e-6))

@@ -44,7 +44,8 @@ def attack_name(config: Config, name: str | None, observer: str | None) -> tuple
     if name is None:
         known = ", ".join(f"{each} towards the {who}" for each, who in _BY_MECHANISM)
         raise InputError(
-            f"privacy.mechanism={mechanism}: no attack on it towards the {observer}; there are: {known}"
+            f"privacy.mechanism={mechanism}: no attack on it towards the {observer}; there are: "
+            f"{known}"
         )
     return name, observer
 

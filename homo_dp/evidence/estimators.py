@@ -2,9 +2,12 @@
 
 | estimator | assumes | gives |
 |---|---|---|
-| ``clopper_pearson`` | independent runs, a threshold fixed before any score is seen | certified bound |
-| ``one_run`` (Steinke, Nasr & Jagielski 2023) | canaries in or out by independent fair coins | certified bound |
-| ``f_dp_one_run`` (Mahloujifar, Melis & Chaudhuri 2024) | the same, and a Gaussian curve | certified bound |
+| ``clopper_pearson`` | independent runs, a threshold fixed before any score is seen | certified
+bound |
+| ``one_run`` (Steinke, Nasr & Jagielski 2023) | canaries in or out by independent fair coins |
+certified bound |
+| ``f_dp_one_run`` (Mahloujifar, Melis & Chaudhuri 2024) | the same, and a Gaussian curve |
+certified bound |
 | ``gaussian_fit`` | scores are normal with one common spread | point estimate, no confidence |
 """
 
@@ -27,7 +30,9 @@ LARGEST_EPSILON = 200.0  # no number of guesses that fits in memory certifies mo
 
 @dataclass(frozen=True)
 class Guesses:
-    """How often an attack said "in": ``true_positives`` of ``present`` runs, ``false_positives`` of ``absent`` ones."""
+    """How often an attack said "in": ``true_positives`` of ``present`` runs, ``false_positives``
+    of ``absent`` ones.
+    """
 
     true_positives: float
     present: int
@@ -62,7 +67,9 @@ def guesses_at(present: Floats, absent: Floats, threshold: float) -> Guesses:
 
 
 def error_bounds(guesses: Guesses, confidence: float) -> tuple[float, float]:
-    """Upper bounds on the false-positive and false-negative rates that hold together with ``confidence``."""
+    """Upper bounds on the false-positive and false-negative rates that hold together with
+    ``confidence``.
+    """
     tail = (1 - _checked(confidence)) / 2
     misses = guesses.present - guesses.true_positives
     return _upper(guesses.false_positives, guesses.absent, tail), _upper(
@@ -71,10 +78,12 @@ def error_bounds(guesses: Guesses, confidence: float) -> tuple[float, float]:
 
 
 def clopper_pearson(guesses: Guesses, delta: float, confidence: float) -> float:
-    """The epsilon that an (epsilon, delta) claim must at least have, with ``confidence``; 0 if nothing was shown.
+    """The epsilon that an (epsilon, delta) claim must at least have, with ``confidence``; 0 if
+    nothing was shown.
 
-    A claim bounds both errors: TPR <= e^eps FPR + delta, and the same with in and out exchanged (Kairouz, Oh &
-    Viswanath 2015). Both rates are bounded together, so the better of the two inequalities may be taken.
+    A claim bounds both errors: TPR <= e^eps FPR + delta, and the same with in and out exchanged
+    (Kairouz, Oh & Viswanath 2015). Both rates are bounded together, so the better of the two
+    inequalities may be taken.
 
     >>> round(clopper_pearson(Guesses(1000, 1000, 0, 1000), delta=0.0, confidence=0.95), 3)  # 1 - 0.025**(1/1000)
     5.601
@@ -88,7 +97,8 @@ def clopper_pearson(guesses: Guesses, delta: float, confidence: float) -> float:
 
 
 def one_run(canaries: int, guessed: int, correct: int, delta: float, confidence: float) -> float:
-    """The largest epsilon refuted by ``correct`` of ``guessed`` guesses about ``canaries`` fair coins.
+    """The largest epsilon refuted by ``correct`` of ``guessed`` guesses about ``canaries`` fair
+    coins.
 
     >>> round(one_run(100, 100, 100, delta=0.0, confidence=0.95), 3)  # q**100 = 0.05 at q = 1 / (1 + e**-eps)
     3.493
@@ -102,7 +112,9 @@ def one_run(canaries: int, guessed: int, correct: int, delta: float, confidence:
 def one_run_p_value(
     canaries: int, guessed: int, correct: int, epsilon: float, delta: float
 ) -> float:
-    """Chance of so many right guesses under an (epsilon, delta) claim, at most (arXiv:2305.08846)."""
+    """Chance of so many right guesses under an (epsilon, delta) claim, at most
+    (arXiv:2305.08846).
+    """
     right = 1 / (1 + math.exp(-epsilon))
     beta = float(stats.binom.sf(correct - 1, guessed, right))
     if delta == 0 or correct == 0:
@@ -142,7 +154,8 @@ def _curve_refuted(
 
 
 def gaussian_fit(present: Floats, absent: Floats, delta: float) -> float:
-    """Epsilon of the Gaussian mechanism whose scores these would be: a point estimate under that assumption.
+    """Epsilon of the Gaussian mechanism whose scores these would be: a point estimate under that
+    assumption.
 
     >>> grid = stats.norm.ppf((np.arange(2000) + 0.5) / 2000)
     >>> round(gaussian_fit(grid + 1.0, grid, delta=1e-5), 2)  # noise multiplier 1: 4.38
@@ -173,7 +186,9 @@ def gaussian_distance(epsilon: float, delta: float) -> float:
 
 
 def _largest_refuted(refuted: Callable[[float], bool]) -> float:
-    """By bisection, rounded down: a claim that is refuted at some epsilon is refuted at all smaller ones."""
+    """By bisection, rounded down: a claim that is refuted at some epsilon is refuted at all
+    smaller ones.
+    """
     if not refuted(0.0):
         return 0.0
     low, high = 0.0, 1.0
@@ -198,5 +213,6 @@ def _checked(confidence: float) -> float:
 def _check_guesses(canaries: int, guessed: int, correct: int) -> None:
     if not 0 <= correct <= guessed <= canaries or canaries < 1:
         raise InputError(
-            f"correct={correct}, guessed={guessed}, canaries={canaries}: must be 0 <= correct <= guessed <= canaries"
+            f"correct={correct}, guessed={guessed}, canaries={canaries}: must be 0 <= correct <= "
+            "guessed <= canaries"
         )

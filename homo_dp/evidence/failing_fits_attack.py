@@ -1,7 +1,9 @@
-"""A hostile aggregator: it provokes fits that fail, again and again, and then asks a harmless question.
+"""A hostile aggregator: it provokes fits that fail, again and again, and then asks a harmless
+question.
 
-If a fit that was not charged leaves a trace (momentum, a counter), the one answer that is charged carries the average
-of many fits. A sound party refuses before a row is touched, or charges the round and answers one word.
+If a fit that was not charged leaves a trace (momentum, a counter), the one answer that is charged
+carries the average of many fits. A sound party refuses before a row is touched, or charges the
+round and answers one word.
 """
 
 from __future__ import annotations
@@ -59,7 +61,8 @@ class UnchargedFits(CanaryGradient):
     ) -> None:
         if recipe.config.train.rounds != 1:
             raise ConfigError(
-                f"train.rounds={recipe.config.train.rounds}: uncharged_fits asks for one round; set 1"
+                f"train.rounds={recipe.config.train.rounds}: uncharged_fits asks for one round; "
+                "set 1"
             )
         super().__init__(recipe, mechanism)
         self._make_party = make_party or self._real_party

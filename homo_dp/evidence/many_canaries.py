@@ -1,10 +1,11 @@
 """One run with many canaries: each has inputs of its own and is in or out by its own fair coin.
 
-For networks. The recipe's model is widened until every canary has a place to itself: a column of a table, or one cell
-of a larger image. Its gradient is then looked for in those columns of the first linear layer that no other canary
-reaches, in the direction that back-propagation gives at the weights of each step, which the observer knows. The
-aggregator chooses the weights of every round, as it may: in convolutions such that a pixel stays where it is, and
-behind the linear layer such that its gradient is not zero.
+For networks. The recipe's model is widened until every canary has a place to itself: a column of a
+table, or one cell of a larger image. Its gradient is then looked for in those columns of the first
+linear layer that no other canary reaches, in the direction that back-propagation gives at the
+weights of each step, which the observer knows. The aggregator chooses the weights of every round,
+as it may: in convolutions such that a pixel stays where it is, and behind the linear layer such
+that its gradient is not zero.
 """
 
 from __future__ import annotations
@@ -52,7 +53,9 @@ class OneRun:
 
 @dataclass(frozen=True)
 class Canaries:
-    """Rows that do not meet in ``layer``: each has ``columns`` of its own there, at the weights ``start``."""
+    """Rows that do not meet in ``layer``: each has ``columns`` of its own there, at the weights
+    ``start``.
+    """
 
     model: BuiltModel
     features: Tensor
@@ -62,7 +65,9 @@ class Canaries:
 
 
 def many_canaries(recipe: Recipe, canaries: int) -> OneRun:
-    """Train the recipe's model once, widened to a place for each canary, on those whose coin fell heads."""
+    """Train the recipe's model once, widened to a place for each canary, on those whose coin
+    fell heads.
+    """
     config, rows = recipe.config, {recipe.party: max(recipe.rows[recipe.party], canaries)}
     if recipe.classes is None:
         raise InputError("data.classes: canaries need classes; audit a model of classes")
@@ -109,13 +114,16 @@ def many_canaries(recipe: Recipe, canaries: int) -> OneRun:
 
 
 def _in_columns(recipe: Recipe, canaries: int) -> Canaries:
-    """A table of one column for each canary, whose first layer is linear and starts at zero: nothing saturates."""
+    """A table of one column for each canary, whose first layer is linear and starts at zero:
+    nothing saturates.
+    """
     config = recipe.config
     model = build_model(config.model, (canaries,), recipe.classes, config.train.seed)
     layers = [layer for layer in model.module.modules() if list(layer.parameters(recurse=False))]
     if not layers or not isinstance(layers[0], nn.Linear):
         raise InputError(
-            f"model.name={config.model.name}: its first layer is not linear; no canaries are known for it"
+            f"model.name={config.model.name}: its first layer is not linear; no canaries are known "
+            "for it"
         )
     _steer(model.module, layers[0])
     columns = torch.arange(canaries).unsqueeze(1)
@@ -123,10 +131,11 @@ def _in_columns(recipe: Recipe, canaries: int) -> Canaries:
 
 
 def _in_pixels(recipe: Recipe, canaries: int) -> Canaries:
-    """An image with a cell for each canary, of as many pixels as the network's halvings leave one place for.
+    """An image with a cell for each canary, of as many pixels as the network's halvings leave one
+    place for.
 
-    Convolutions pass a pixel on as it is. Each normalisation is set, from what the canaries themselves give, so that
-    the background is 0 behind it and the cell ``BRIGHT``.
+    Convolutions pass a pixel on as it is. Each normalisation is set, from what the canaries
+    themselves give, so that the background is 0 behind it and the cell ``BRIGHT``.
     """
     config, channels = recipe.config, recipe.input_shape[0]
     cell = 2 ** len(config.model.channels)
@@ -190,7 +199,9 @@ def _weights(module: nn.Module) -> Weights:
 
 @dataclass(frozen=True)
 class _Expected:
-    """The clipped gradient of every canary in its own columns: outputs' side, inputs' side, and length."""
+    """The clipped gradient of every canary in its own columns: outputs' side, inputs' side, and
+    length.
+    """
 
     behind: Tensor
     inputs: Tensor

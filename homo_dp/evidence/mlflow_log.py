@@ -1,4 +1,6 @@
-"""An audit's outcome in MLflow: on the run that was audited if it is named, else as a run of its own."""
+"""An audit's outcome in MLflow: on the run that was audited if it is named, else as a run of its
+own.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ METRICS = ("claimed_epsilon", "lower_bound", "ceiling", "point_estimate", "confi
 
 
 def log_audit(outcome: Outcome, config: Config, folder: Path, run_id: str | None) -> str:
-    """Log figures, tags and files; a line that says where. A store that is down costs the line, never the audit."""
+    """Log figures, tags and files; a line that says where. A store that is down costs the line,
+    never the audit.
+    """
     from homo_dp.tracking.mlflow.uris import absolute
 
     set_defaults()
@@ -23,9 +27,8 @@ def log_audit(outcome: Outcome, config: Config, folder: Path, run_id: str | None
 
     uri = config.tracking.uri
     try:
-        client = MlflowClient(
-            absolute(uri)
-        )  # MLflow keeps a store by its name for the life of the process
+        # MLflow keeps a store by its name for the life of the process
+        client = MlflowClient(absolute(uri))
         own = run_id is None
         if run_id is None:
             known = client.get_experiment_by_name(config.tracking.experiment)

@@ -1,6 +1,8 @@
-"""A record for OpenDP's registry of differential-privacy deployments, filled from a run (tier 3 of its schema).
+"""A record for OpenDP's registry of differential-privacy deployments, filled from a run (tier 3 of
+its schema).
 
-What a run cannot know (who publishes, where, what for) says so in words, and the record's status is "Draft".
+What a run cannot know (who publishes, where, what for) says so in words, and the record's status is
+"Draft".
 """
 
 from __future__ import annotations
@@ -42,8 +44,12 @@ def registry_record(indicators: Mapping[str, Any]) -> dict[str, Any]:
             },
             "dp_variant": {
                 "variant_name": "Approximate DP",
-                "data_domain": "Tables of the parties, with the columns and public bounds of the configuration",
-                "unprotected_quantities": f"Configuration and schema are public. Row counts: {privacy.get('rows')}",
+                "data_domain": (
+                    "Tables of the parties, with the columns and public bounds of the configuration"
+                ),
+                "unprotected_quantities": (
+                    f"Configuration and schema are public. Row counts: {privacy.get('rows')}"
+                ),
             },
             "privacy_loss": {
                 "privacy_unit": unit,
@@ -51,27 +57,42 @@ def registry_record(indicators: Mapping[str, Any]) -> dict[str, Any]:
                 "privacy_parameters": {
                     name: value for name, value in numbers.items() if value is not None
                 },
-                "privacy_parameters_details": f"The largest of any party, towards the {observer}; by PLD where it "
-                "exists, else by RDP",
+                "privacy_parameters_details": (
+                    f"The largest of any party, towards the {observer}; by PLD where it "
+                    "exists, else by RDP"
+                ),
             },
             "deployment_model": {
                 "model_name": "Federated",
-                "model_name_details": f"Mechanism {privacy.get('mechanism')}; noise is charged before release",
-                "actors": "Parties that hold rows, an aggregator that sees messages, readers of the model",
+                "model_name_details": (
+                    f"Mechanism {privacy.get('mechanism')}; noise is charged before release"
+                ),
+                "actors": (
+                    "Parties that hold rows, an aggregator that sees messages, readers of the model"
+                ),
                 "release_type": "Many releases",
                 "release_type_details": "One release in every round of training",
                 "data_source_type": "Static",
                 "access_type": "Non-interactive",
             },
             "accounting": {
-                "post_processing": "Averaging of updates and server optimiser, on noised values only",
-                "composition": "Adaptive composition over all rounds by privacy loss distributions; RDP over runs",
+                "post_processing": (
+                    "Averaging of updates and server optimiser, on noised values only"
+                ),
+                "composition": (
+                    "Adaptive composition over all rounds by privacy loss distributions; RDP over "
+                    "runs"
+                ),
             },
             "implementation": {
-                "preprocessing_and_hyperparameter_tuning": "Columns are scaled by public bounds. Tuning runs are "
-                "charged to the same ledger; choices made outside of it are not counted",
-                "mechanisms": f"{privacy.get('mechanism')}, homo_dp {__version__}; secure mode: "
-                f"{privacy.get('secure_mode')}",
+                "preprocessing_and_hyperparameter_tuning": (
+                    "Columns are scaled by public bounds. Tuning runs are "
+                    "charged to the same ledger; choices made outside of it are not counted"
+                ),
+                "mechanisms": (
+                    f"{privacy.get('mechanism')}, homo_dp {__version__}; secure mode: "
+                    f"{privacy.get('secure_mode')}"
+                ),
                 "justification": ASK,
             },
             "administrative": {"registry_authors": [ASK]},

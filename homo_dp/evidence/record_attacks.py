@@ -1,8 +1,10 @@
-"""Attacks on DP-SGD: one record whose gradient is as long as the clip allows and points its own way.
+"""Attacks on DP-SGD: one record whose gradient is as long as the clip allows and points its own
+way.
 
-The rows are made up: no table is read but for its shape. The canary has one column to itself, so that no other row
-has a gradient there, and a column that keeps the model wrong about it, so that its gradient never fades. The
-aggregator sends the same weights in every round, as it may: the guarantee holds whatever it sends.
+The rows are made up: no table is read but for its shape. The canary has one column to itself, so
+that no other row has a gradient there, and a column that keeps the model wrong about it, so that
+its gradient never fades. The aggregator sends the same weights in every round, as it may: the
+guarantee holds whatever it sends.
 """
 
 from __future__ import annotations
@@ -36,7 +38,8 @@ from homo_dp.privacy.noise.source import NoiseSource
 
 Floats = NDArray[np.float64]
 OTHERS = 8  # made-up rows beside the canary
-LENGTH = 1e3  # of the canary's own column, over the clip norm: all of its gradient lies there but a millionth
+# of the canary's own column, over the clip norm: all of its gradient lies there but a millionth
+LENGTH = 1e3
 WRONG = -1e6  # logit that keeps the model certain of the other class
 MECHANISM = Callable[[], Mechanism]
 
@@ -57,7 +60,9 @@ class Recipe:
 
 
 def recipe_of(config: Config) -> Recipe:
-    """Shape, classes and row counts of a recipe's data; the first party is the one that is attacked."""
+    """Shape, classes and row counts of a recipe's data; the first party is the one that is
+    attacked.
+    """
     from homo_dp.data.parties import load_federation
 
     federation = load_federation(config)
@@ -90,7 +95,9 @@ class PartyOfAttack:
 
 
 class CanaryGradient(Attack):
-    """White box: the noisy gradient of every step is seen, which is what the accountant assumes of everybody."""
+    """White box: the noisy gradient of every step is seen, which is what the accountant assumes
+    of everybody.
+    """
 
     name = "canary_gradient"
     scores_are_losses = True
@@ -168,7 +175,9 @@ class CanaryGradient(Attack):
 
 
 class CanaryUpdates(CanaryGradient):
-    """What the aggregator is really sent: the weights after every round, with the steps of a round added up."""
+    """What the aggregator is really sent: the weights after every round, with the steps of a
+    round added up.
+    """
 
     name = "canary_updates"
 
@@ -266,7 +275,8 @@ def _labels(recipe: Recipe, rows: int) -> Tensor:
     task = task_for(recipe.classes)
     if task.kind == "regression":
         raise ConfigError(
-            "data.classes: this attack needs classes; audit logistic regression or a network of classes"
+            "data.classes: this attack needs classes; audit logistic regression or a network of "
+            "classes"
         )
     return torch.zeros(rows, dtype=torch.int64 if task.outputs > 1 else torch.float32)
 
@@ -282,7 +292,8 @@ def canary_weights(model: BuiltModel) -> Weights:
         bias = first_weight(model.module).removesuffix("weight") + "bias"
         if bias not in weights:
             raise ConfigError(
-                "model.bias=false: with one column there is nothing to hold the canary's gradient with"
+                "model.bias=false: with one column there is nothing to hold the canary's gradient "
+                "with"
             )
         weights[bias][0] = WRONG if len(first) == 1 else -WRONG
     return weights
@@ -302,7 +313,9 @@ def first_weight(module: nn.Module) -> str:
 
 
 def along_canary(gradient: Tensor) -> float:
-    """Of a gradient of the linear layer, the length along the canary's: minus its column (of classes: 0 minus 1)."""
+    """Of a gradient of the linear layer, the length along the canary's: minus its column (of
+    classes: 0 minus 1).
+    """
     column = gradient[:, 0].detach()
     return float(-column[0]) if len(column) == 1 else float((column[0] - column[1]) / 2**0.5)
 

@@ -1,4 +1,6 @@
-"""The audit of a configuration: runs with and without a canary, on all cores, resumable; or one with many canaries."""
+"""The audit of a configuration: runs with and without a canary, on all cores, resumable; or one
+with many canaries.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,8 @@ CHUNK = 50  # runs between two saves
 def audited(
     config: Config, wanted: Wanted, state: Path | None, done: Callable[[int], None]
 ) -> Audited:
-    """Audit a configuration by many runs, or by one with many canaries; ``state`` keeps scores for an interrupted one.
+    """Audit a configuration by many runs, or by one with many canaries; ``state`` keeps scores for
+    an interrupted one.
 
     What the command and ``homo_dp.audit`` both call.
     """
@@ -82,7 +85,9 @@ def run_attack(
     state: Path | None,
     done: Callable[[int], None],
 ) -> Scores:
-    """``runs`` scores of an attack on a configuration, half with the canary; what ``state`` kept is not rerun."""
+    """``runs`` scores of an attack on a configuration, half with the canary; what ``state`` kept
+    is not rerun.
+    """
     if runs < 2 * FEWEST:
         raise InputError(f"runs={runs} is below {2 * FEWEST}; nothing can be shown with so few")
     key = hashlib.sha256(
@@ -158,7 +163,9 @@ def _chunk(
 
 
 def _kept(state: Path | None, key: str) -> dict[bool, list[float]]:
-    """Scores that an interrupted audit of the same recipe kept; lines of others, or half written, are passed over."""
+    """Scores that an interrupted audit of the same recipe kept; lines of others, or half
+    written, are passed over.
+    """
     found: dict[bool, list[float]] = {True: [], False: []}
     if state is None or not state.is_file():
         return found

@@ -1,4 +1,6 @@
-"""Attack on statistics: every answer is looked at along what one row, at the upper end of its columns, adds to it."""
+"""Attack on statistics: every answer is looked at along what one row, at the upper end of its
+columns, adds to it.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ NAME = "canary_answers"
 
 
 class CanaryAnswers(Attack):
-    """All answers of a run: a party's own, or under masks the total of the parties that an aggregator does not know."""
+    """All answers of a run: a party's own, or under masks the total of the parties that an
+    aggregator does not know.
+    """
 
     name = NAME
     scores_are_losses = True
@@ -40,7 +44,7 @@ class CanaryAnswers(Attack):
         spent = events_of(made.sums)
         if spent is None:
             raise InputError("statistics.ask: is empty, so nothing is released; ask a question")
-        self.claim = claim_of(compose(spent), config.privacy.delta)
+        self.claim = claim_of(compose(spent), config.delta)
         self._worlds = {present: self._table(present=present) for present in (True, False)}
         self._along = {number: self._canary(asked) for number, asked in made.sums.items()}
 
@@ -86,7 +90,9 @@ class CanaryAnswers(Attack):
 
 
 class _Rows:
-    """Stands in for the local fit of a party: a statistic reads its rows and labels and nothing else."""
+    """Stands in for the local fit of a party: a statistic reads its rows and labels and nothing
+    else.
+    """
 
     def __init__(self, features: Tensor, labels: Tensor) -> None:
         self.features, self.labels = features, labels

@@ -1,7 +1,9 @@
-"""Attacks on sums that leave a party: DP-FedSGD's, alone or under masks, and what two parties or many rows give away.
+"""Attacks on sums that leave a party: DP-FedSGD's, alone or under masks, and what two parties or
+many rows give away.
 
-A masked sum is attacked from where the design puts the aggregator at its best: it knows the noise of as many parties
-as the plan tolerates as colluders, as many as it tolerates are missing, and it sees the total of the rest.
+A masked sum is attacked from where the design puts the aggregator at its best: it knows the noise
+of as many parties as the plan tolerates as colluders, as many as it tolerates are missing, and it
+sees the total of the rest.
 """
 
 from __future__ import annotations
@@ -39,7 +41,9 @@ Floats = NDArray[np.float64]
 
 
 class CanarySum(CanaryGradient):
-    """DP-FedSGD: one party's noisy sum, the total of the parties that an aggregator does not know, or of all."""
+    """DP-FedSGD: one party's noisy sum, the total of the parties that an aggregator does not
+    know, or of all.
+    """
 
     name = "canary_sum"
 
@@ -81,7 +85,9 @@ class CanarySum(CanaryGradient):
         return pieces[name].reshape(party.start[name].shape)
 
     def scores(self, present: bool, runs: int) -> Floats:
-        """From the rounds that train, and from those that ask another sum: a second moment, metrics."""
+        """From the rounds that train, and from those that ask another sum: a second moment,
+        metrics.
+        """
         found, party = super().scores(present, runs), self.attacked(present)
         for number, asked in self.plan.sums.items():
             without, canary = self._known(number, asked)
@@ -93,7 +99,9 @@ class CanarySum(CanaryGradient):
 
     @functools.cache  # noqa: B019 (an attack lives as long as its audit)
     def _known(self, number: int, asked: RoundSum) -> tuple[Tensor, Tensor]:
-        """The sum without the canary, which the attacker knows, and what the canary adds: answers without noise."""
+        """The sum without the canary, which the attacker knows, and what the canary adds:
+        answers without noise.
+        """
         sums = []
         for present in (False, True):
             parties = [
@@ -134,7 +142,9 @@ class AlongCanary:
 
 
 def total_seen(private_sum: PrivateSum, released: Sequence[Tensor]) -> Tensor:
-    """The sum of what parties released: of values, or of integers modulo 2^bits, as masks leave it."""
+    """The sum of what parties released: of values, or of integers modulo 2^bits, as masks leave
+    it.
+    """
     if private_sum.share is None:
         return torch.stack([each.double() for each in released]).sum(0)
     words = np.stack([private_sum.to_words(each) for each in released])
@@ -166,7 +176,9 @@ class _Silence(SeededNoise):
 
 
 class CanaryDifference(Attack):
-    """Two parties' views side by side: what they have in common, noise of one seed, falls out of the difference."""
+    """Two parties' views side by side: what they have in common, noise of one seed, falls out of
+    the difference.
+    """
 
     name = "canary_difference"
 
@@ -174,7 +186,8 @@ class CanaryDifference(Attack):
         others = [name for name in recipe.rows if name != recipe.party]
         if not others:
             raise InputError(
-                "data: canary_difference compares two parties, and there is one; use canary_gradient"
+                "data: canary_difference compares two parties, and there is one; use "
+                "canary_gradient"
             )
         self.view = view_of(recipe, mechanism)
         if self.view.masked:
@@ -199,7 +212,9 @@ class CanaryDifference(Attack):
 
 
 class CanaryCount(CanaryGradient):
-    """Every other row pulls against the canary: a mean over the secret row count moves twice as far."""
+    """Every other row pulls against the canary: a mean over the secret row count moves twice as
+    far.
+    """
 
     name = "canary_count"
     scores_are_losses = False
@@ -208,7 +223,8 @@ class CanaryCount(CanaryGradient):
         super().__init__(recipe, mechanism)
         if self.facts.sample_rate < 1 or len(recipe.classes or ()) != 2:
             raise InputError(
-                "train.sample_rate: canary_count needs rate 1, so that it knows the others, and two classes"
+                "train.sample_rate: canary_count needs rate 1, so that it knows the others, and "
+                "two classes"
             )
 
     def rows(self, clip_norm: float, *, canary: bool) -> Table:
@@ -224,10 +240,11 @@ class CanaryCount(CanaryGradient):
 
 
 class LowBits(CanaryGradient):
-    """Reads low bits only: which small numbers of a sum are a multiple of 2**-24 sigma, as float32 rounds it.
+    """Reads low bits only: which small numbers of a sum are a multiple of 2**-24 sigma, as float32
+    rounds it.
 
-    Half of the small normals of a float32 four-fold sum are. The canary's gradient uses all bits of all columns, so
-    that it takes what it is added to off that lattice.
+    Half of the small normals of a float32 four-fold sum are. The canary's gradient uses all bits of
+    all columns, so that it takes what it is added to off that lattice.
     """
 
     name = "low_bits"
@@ -239,7 +256,8 @@ class LowBits(CanaryGradient):
         super().__init__(recipe, mechanism)
         if self.masked:
             raise InputError(
-                "privacy.secure_aggregation=true: totals are integers and have no low bits; use canary_sum"
+                "privacy.secure_aggregation=true: totals are integers and have no low bits; use "
+                "canary_sum"
             )
 
     def law(self) -> Profile:
@@ -268,9 +286,8 @@ class LowBits(CanaryGradient):
             party.round(number)[first_weight(party.fit.model)].float(),
             self.plan.sigma,
         )
-        small = released[
-            released.abs() < sigma / 16
-        ].double()  # in larger ones float32 has no finer steps
+        # in larger ones float32 has no finer steps
+        small = released[released.abs() < sigma / 16].double()
         nearest = (small / sigma * 2.0**24).round() / 2.0**24 * sigma
         return float((nearest.float() != small.float()).double().mean()) if small.numel() else 0.0
 

@@ -1,4 +1,6 @@
-"""What a claim allows: the trade-off between the two errors of any test, and what a perfect attack could show of it."""
+"""What a claim allows: the trade-off between the two errors of any test, and what a perfect
+attack could show of it.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ from homo_dp.privacy.accounting.pld_step import NoisyStep
 Floats = NDArray[np.float64]
 Steps = tuple[tuple[NoisyStep, int], ...]  # every step of a run, and how many times
 _POINTS = 200_000  # of a curve at most
-_COARSE = 8.0  # grid points per standard deviation while noise is searched for; allows a little more than the truth
+# grid points per standard deviation while noise is searched for; allows a little more than the
+# truth
+_COARSE = 8.0
 _LEAST, _MOST = 1 / 32, 32.0  # times the claimed noise
 _HALVINGS = 12  # of that range, in powers: to 0.2 % of the noise
 
@@ -30,8 +34,9 @@ _HALVINGS = 12  # of that range, in powers: to 0.2 % of the noise
 class Profile:
     """The optimal test of a mechanism, from its own privacy loss distribution.
 
-    ``losses`` are thresholds on the log likelihood ratio, ascending; ``in_rate`` and ``out_rate`` the chance that the
-    loss is at or above each of them with and without the record. By Neyman and Pearson no test does better.
+    ``losses`` are thresholds on the log likelihood ratio, ascending; ``in_rate`` and ``out_rate``
+    the chance that the loss is at or above each of them with and without the record. By Neyman and
+    Pearson no test does better.
     """
 
     losses: Floats
@@ -39,20 +44,24 @@ class Profile:
     out_rate: Floats
 
     def allowed(self, false_positive: float) -> float:
-        """The largest true-positive rate of any test with this false-positive rate, whichever world is called "in"."""
+        """The largest true-positive rate of any test with this false-positive rate, whichever
+        world is called "in".
+        """
         forward = _between(self.out_rate[::-1], self.in_rate[::-1], false_positive)
         backward = _between(1 - self.in_rate, 1 - self.out_rate, false_positive)
         return max(forward, backward)
 
     def refuted_by(self, guesses: Guesses, confidence: float) -> bool:
-        """Whether an attack's errors are smaller than those of any test on this mechanism, with ``confidence``."""
+        """Whether an attack's errors are smaller than those of any test on this mechanism, with
+        ``confidence``.
+        """
         false_positive, false_negative = error_bounds(guesses, confidence)
         return 1 - false_negative > self.allowed(false_positive)
 
     def best_threshold(self, present: int, absent: int, confidence: float) -> tuple[float, Guesses]:
-        """The threshold with the best expected result, fixed before any score is seen, and the guesses to expect at it.
-        Best: the largest distance between the two worlds, in standard deviations of a Gaussian, that is left after the
-        errors were rounded up.
+        """The threshold with the best expected result, fixed before any score is seen, and the
+        guesses to expect at it. Best: the largest distance between the two worlds, in standard
+        deviations of a Gaussian, that is left after the errors were rounded up.
         """
         inside = np.flatnonzero((self.in_rate > 1e-9) & (self.out_rate < 1 - 1e-9))
         best = (-math.inf, 0)
@@ -65,7 +74,9 @@ class Profile:
         return float(self.losses[best[1]]), self._expected(best[1], present, absent)
 
     def separation(self) -> float:
-        """Between the losses of the two worlds: difference of their means over the root of their mean variance."""
+        """Between the losses of the two worlds: difference of their means over the root of their
+        mean variance.
+        """
         masses = [-np.diff(np.append(rate, 0.0)) for rate in (self.in_rate, self.out_rate)]
         means = [float(mass @ self.losses / mass.sum()) for mass in masses]
         spreads = [
@@ -89,8 +100,8 @@ class Profile:
 class Claim:
     """Everything that one observer gets to see of a run, as the accountant was told, at one delta.
 
-    ``steps`` is None where no privacy loss distribution is known (samples of a fixed size); then there is no curve to
-    hold an attack against, and a bound assumes nothing but (epsilon, delta).
+    ``steps`` is None where no privacy loss distribution is known (samples of a fixed size); then
+    there is no curve to hold an attack against, and a bound assumes nothing but (epsilon, delta).
     """
 
     steps: Steps | None
@@ -118,16 +129,19 @@ class Claim:
     def lower_bound(self, guesses: Guesses, confidence: float) -> float:
         """The largest epsilon that these guesses certify.
 
-        Both ways to read them hold under the same confidence, so the better one is taken: (epsilon, delta) alone, and
-        the curve of this mechanism with more or less noise, of which the least private one is looked for that no
-        attack could have told apart so well (as Nasr et al. 2023 do with the Gaussian's curve).
+        Both ways to read them hold under the same confidence, so the better one is taken: (epsilon,
+        delta) alone, and the curve of this mechanism with more or less noise, of which the least
+        private one is looked for that no attack could have told apart so well (as Nasr et al. 2023
+        do with the Gaussian's curve).
         """
         alone = clopper_pearson(guesses, self.delta, confidence)
         factor = self._refuted_noise(guesses, confidence)
         return alone if factor is None else max(alone, self.epsilon_at(factor))
 
     def _refuted_noise(self, guesses: Guesses, confidence: float) -> float | None:
-        """The least noise, in parts of the claimed, for which these guesses were too good; None if there is none."""
+        """The least noise, in parts of the claimed, for which these guesses were too good; None
+        if there is none.
+        """
         steps = self.steps
         if steps is None:
             return None
@@ -146,10 +160,11 @@ class Claim:
         return math.exp(high)
 
     def point_estimate(self, separation: float) -> float | None:
-        """Epsilon of the noise that would explain how far apart the mean scores are, taken as normal.
+        """Epsilon of the noise that would explain how far apart the mean scores are, taken as
+        normal.
 
-        The scores are assumed to be normal; then their separation is inverse to the noise, and the claimed noise has
-        the separation of the claim's own losses.
+        The scores are assumed to be normal; then their separation is inverse to the noise, and the
+        claimed noise has the separation of the claim's own losses.
         """
         profile = self.profile()
         if profile is None:
@@ -207,7 +222,9 @@ def _epsilon(steps: Steps, delta: float) -> float:
 
 
 def _gaussian_distance(steps: Steps) -> float | None:
-    """The distance over noise of plain Gaussians together; None where something else is among them."""
+    """The distance over noise of plain Gaussians together; None where something else is among
+    them.
+    """
     if any(each.sample_rate < 1 or each.laplace for each, _ in steps):
         return None
     return math.hypot(*(math.sqrt(count) / each.noise for each, count in steps))
@@ -221,7 +238,9 @@ def _scaled(steps: Steps, factor: float) -> Steps:
 
 
 def _between(x: Floats, y: Floats, at: float) -> float:
-    """The ascending curve (x, y) at a point; tests may be mixed by a coin, so chords are allowed."""
+    """The ascending curve (x, y) at a point; tests may be mixed by a coin, so chords are
+    allowed.
+    """
     return float(
         np.interp(at, np.concatenate([[0.0], x, [1.0]]), np.concatenate([[0.0], y, [1.0]]))
     )

@@ -1,6 +1,8 @@
-"""Attacks on mechanisms that noise whole updates: a user of DP-FedAvg with its clip bit, and an upload of NbAFL.
+"""Attacks on mechanisms that noise whole updates: a user of DP-FedAvg with its clip bit, and an
+upload of NbAFL.
 
-What training could do at worst stands in for training: an update of ten clip norms in a direction of its own.
+What training could do at worst stands in for training: an update of ten clip norms in a direction
+of its own.
 """
 
 from __future__ import annotations
@@ -32,11 +34,12 @@ USERS = "users"
 
 
 class CanaryUser(Attack):
-    """A user whose update is clipped, seen in every published model and, where clipping adapts, in the clip norm.
+    """A user whose update is clipped, seen in every published model and, where clipping adapts, in
+    the clip norm.
 
-    Where the claim is about one user replaced (cohorts of a fixed size), the other world has a user in its place whose
-    update points the other way. With ``bits_only`` nothing but the noisy share of unclipped updates is looked at; there
-    the user in its place is one that is not clipped.
+    Where the claim is about one user replaced (cohorts of a fixed size), the other world has a user
+    in its place whose update points the other way. With ``bits_only`` nothing but the noisy share
+    of unclipped updates is looked at; there the user in its place is one that is not clipped.
     """
 
     name = "canary_user"
@@ -90,9 +93,8 @@ class CanaryUser(Attack):
                 row = torch.zeros(1, SIZE, dtype=torch.float64)
                 row[0, 0] = self._update(present) * clip_norm
                 total.add(made.contributions(row, clip_norm, torch.tensor([True])))
-            if (
-                made.noise_at_parties
-            ):  # everybody else who is drawn sends zeros and a share of the noise
+            # everybody else who is drawn sends zeros and a share of the noise
+            if made.noise_at_parties:
                 quiet = torch.zeros(max(0, len(drawn) - total.replies), SIZE, dtype=torch.float64)
                 total.add(
                     made.contributions(quiet, clip_norm, torch.ones(len(quiet), dtype=torch.bool))
@@ -132,7 +134,9 @@ class CanaryUser(Attack):
 
     @functools.cached_property
     def _drawn_law(self) -> Profile:
-        """Of scores that are drawn as the claim has it: no closed form is known for cohorts of a fixed size."""
+        """Of scores that are drawn as the claim has it: no closed form is known for cohorts of a
+        fixed size.
+        """
         numbers, generator = self.mechanism.numbers, np.random.default_rng(0)
         runs = max(10_000, min(200_000, 20_000_000 // self.rounds))
 

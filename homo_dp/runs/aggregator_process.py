@@ -1,7 +1,10 @@
-"""An aggregator as a process of its own: from its config to rounds over a transport, and to its files."""
+"""An aggregator as a process of its own: from its config to rounds over a transport, and to its
+files.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -11,6 +14,7 @@ from typing import Any
 from homo_dp import __version__
 from homo_dp.config.addresses import masked
 from homo_dp.config.load import dump_yaml
+from homo_dp.config.privacy import SharedNoiseKeys
 from homo_dp.config.schema import Config
 from homo_dp.console.options import Interrupted, Screen
 from homo_dp.core.crash_points import crash_point
@@ -38,62 +42,76 @@ from homo_dp.federation.sessions.ledger_heads import LedgerHeads
 from homo_dp.federation.sessions.members import MOST_ROWS, Members, SessionRules
 from homo_dp.federation.sessions.plan import PlanJson, difference, facts_for_aggregator, make_plan
 from homo_dp.federation.sessions.plan_schema import read_plan
+from homo_dp.federation.sessions.statement import statement_lines
+from homo_dp.models.baselines import majority
 from homo_dp.models.files import ModelCard, save_model
 from homo_dp.models.metrics import evaluate
 from homo_dp.models.registry import BuiltModel
-from homo_dp.models.scoring import load_into, no_metrics, round_metrics, score_tables, with_features
+from homo_dp.models.scoring import (
+    load_into,
+    no_metrics,
+    round_metrics,
+    score_tables,
+    with_features,
+)
 from homo_dp.privacy.accounting.checks import most_rows
 from homo_dp.privacy.ledger import Ledger
 from homo_dp.runs.auto import chosen_mechanism, settled, with_model
 from homo_dp.runs.continuation import continued_statement, earlier_model
 from homo_dp.runs.masked_sums import aggregator_sums
 from homo_dp.runs.outputs import (
-    bounds_facts,
+    FILE_NAMES,
     judged,
     judged_line,
     released_line,
     released_of,
+    replaced,
     report_facts,
 )
 from homo_dp.runs.processes import (
     GO_ON,
     OpenTransport,
     aggregator_sealer,
+    check_bounds_source,
     open_transport,
     run_name,
     start_tracker,
 )
 from homo_dp.runs.round_metrics import payload_bytes, promised_numbers
 from homo_dp.runs.run_facts import failure_tags
+from homo_dp.runs.setup_facts import aggregator_setup, bounds_facts
 from homo_dp.runs.statistics_outputs import Results, publish, results_of
 from homo_dp.tracking.files import companion, write_json
-from homo_dp.tracking.indicators import build_indicators, numbers_of, write_indicators
+from homo_dp.tracking.indicators import (
+    build_indicators,
+    no_better_than_majority,
+    numbers_of,
+    write_indicators,
+)
 from homo_dp.tracking.mlflow.tracker import open_tracker
 
 _SMALL_MODEL = 64 << 20  # bytes that a message may have however small the model is
 _NUMBER_BYTES = 9  # of a sum in a message, with what is around it
-SEEN_BY = {
-    "directory": "can list the folder",
-    "flower": "runs the SuperLink",
-}  # who is in which cohort
+# who is in which cohort
+SEEN_BY = {"directory": "can list the folder", "flower": "runs the SuperLink"}
 COHORT_NOTE = (
-    "transport.kind={kind}: whoever {who} sees who is in which cohort; epsilon holds for readers of the model who "
-    "cannot (docs/threat_model.md)"
+    "transport.kind={kind}: whoever {who} sees who is in which cohort; epsilon holds for readers "
+    "of the model who cannot (docs/threat_model.md)"
 )
-WHO = (
-    "replied",
-    "missing",
-    "refused",
-)  # of a round: in no output where cohorts are drawn in secret
+# of a round: in no output where cohorts are drawn in secret
+WHO = ("replied", "missing", "refused")
 
 
 class AggregatorProcess:
-    """Builds the parts, runs the session, writes model and indicators; metrics only on a table declared public."""
+    """Builds the parts, runs the session, writes model and indicators; metrics only on a table
+    declared public.
+    """
 
     def __init__(
         self, config: Config, screen: Screen, open_end: OpenTransport = open_transport
     ) -> None:
         config = self.config = with_model(config)
+        check_bounds_source(config)
         self.screen = screen
         self._open_transport = open_end
         self.run_id = run_name(config)
@@ -106,7 +124,9 @@ class AggregatorProcess:
         self.found: Results | None = None  # of a run that asks, once it is over
 
     def _read_columns(self) -> None:
-        """Make what depends on the columns: their encoding, the test rows, the model and how large a message may be."""
+        """Make what depends on the columns: their encoding, the test rows, the model and how
+        large a message may be.
+        """
         config = self.config
         self.encoding: Encoding = public_encoding(config)
         self.test = public_table(config, self.encoding)
@@ -119,7 +139,8 @@ class AggregatorProcess:
         self.earlier = earlier_model(
             config, self.model.architecture, self.encoding.to_json(), private=private
         )
-        # Bounds the memory that a party can make this process take: an update is as large as the model.
+        # Bounds the memory that a party can make this process take: an update is as large as the
+        # model.
         needed = max(_SMALL_MODEL, 4 * payload_bytes(self.model.module.state_dict()))
         self.sealer.limits = replace(self._allowed, bytes=min(self._allowed.bytes, needed))
 
@@ -136,7 +157,9 @@ class AggregatorProcess:
         saved = state.load()
         plan = None if saved is None else self._same_plan(saved.plan)
         transport = self._open_transport(config, self.sealer, folder.path)
-        session = None
+        members = session = None
+        if (note := replaced(config.output, self.run_id, FILE_NAMES[1:])) is not None:
+            self.screen.warn(f"run {self.run_id}: {note}")
         try:
             heads = LedgerHeads(Path(config.federation.state_dir) / "heads.json")
             members = Members(
@@ -196,7 +219,8 @@ class AggregatorProcess:
                     session.resume(saved)
                     done = aggregator.round
                     self.screen.line(
-                        f"run {self.run_id}: continues after round {done} of {aggregator.settings.rounds}"
+                        f"run {self.run_id}: continues after round {done} of "
+                        f"{aggregator.settings.rounds}"
                     )
                     progress.advance(done)
                 session.run()
@@ -213,6 +237,8 @@ class AggregatorProcess:
             self.tracker.finish("KILLED", {}, {})
             raise
         except BaseException as error:
+            if members is not None:
+                members.give_up(session.aggregator.round if session else 0)
             self.tracker.finish("FAILED", {}, failure_tags(self.config, error))
             raise
         finally:
@@ -221,10 +247,13 @@ class AggregatorProcess:
 
     @property
     def _most_rows(self) -> int:
-        """The most rows that a party can declare: where records are hidden, delta must be below one over them."""
+        """The most rows that a party can declare: where records are hidden, delta must be below
+        one over them.
+        """
         found = mechanism_class(chosen_mechanism(self.config))
         hidden = self.config.private and found.private and found.unit == "record"
-        return min(MOST_ROWS, most_rows(self.config.privacy.delta)) if hidden else MOST_ROWS
+        delta = self.config.privacy.delta  # without one, it follows from what parties declare
+        return MOST_ROWS if delta is None or not hidden else min(MOST_ROWS, most_rows(delta))
 
     def _plan(self, joined: Mapping[str, int | None]) -> PlanJson:
         declared = self.config.data.rows
@@ -243,13 +272,15 @@ class AggregatorProcess:
             changed = f"federation.parties={before} became {now}"
         if changed is not None:
             raise ConfigError(
-                f"federation.run={self.run_id}: was started with other settings ({changed}); restore them, or give "
-                "the new job a new name"
+                f"federation.run={self.run_id}: was started with other settings ({changed}); "
+                "restore them, or give the new job a new name"
             )
         return plan
 
     def _settle(self, rows: Mapping[str, int | None]) -> None:
-        """Fill in what ``train.auto`` chooses; the same again after a restart, by the same counts."""
+        """Fill in what ``train.auto`` chooses; the same again after a restart, by the same
+        counts.
+        """
         found = settled(self.config, self.encoding, rows)
         chosen = found.config.data.curves != self.config.data.curves
         self.config = found.config
@@ -259,8 +290,10 @@ class AggregatorProcess:
             self.screen.line(note)
 
     def _rules(self) -> SessionRules:
-        federation = self.config.federation
+        federation, privacy = self.config.federation, self.config.privacy
         least = federation.min_parties or len(federation.parties)
+        if federation.min_parties is None and isinstance(privacy, SharedNoiseKeys):
+            least -= privacy.tolerated_dropouts if privacy.secure_aggregation else 0
         return SessionRules(least, federation.round_timeout, federation.on_missing == "stop")
 
     def _aggregator(self, plan: PlanJson, folder: Path) -> Aggregator:
@@ -272,22 +305,23 @@ class AggregatorProcess:
         if mechanism.private and mechanism.ledger_keeper == "aggregator":
             self.ledger = Ledger(self.config.privacy.ledger)
         sums = aggregator_sums(self.run_id, plan, self.sealer, mechanism, folder)
-        hidden = (
-            mechanism.private and not self.config.privacy.not_private
-        )  # only then parties hold weights to limits
+        # only then parties hold weights to limits
+        hidden = mechanism.private and not self.config.privacy.not_private
         limits = number_limits(self.config.party.caps, self.config) if hidden else None
         return build_aggregator(
             self.config, self.run_id, self._first_weights(), mechanism, self.ledger, sums, limits
         )
 
     def _check_sums(self, mechanism: Mechanism) -> None:
-        """Refuse to ask for answers that this process would not read, before a party pays for one."""
+        """Refuse to ask for answers that this process would not read, before a party pays for
+        one.
+        """
         most = self.sealer.limits.bytes
         for asked in mechanism.sums.values():
             if _NUMBER_BYTES * asked.dimension > most:
                 raise ConfigError(
-                    f"the sum {asked.name} has {asked.dimension} numbers, more than a message of {most} bytes holds; "
-                    "ask about fewer columns, classes or bins"
+                    f"the sum {asked.name} has {asked.dimension} numbers, more than a message of "
+                    f"{most} bytes holds; ask about fewer columns, classes or bins"
                 )
 
     def _first_weights(self) -> Weights:
@@ -306,7 +340,9 @@ class AggregatorProcess:
     def _numbers(
         aggregator: Aggregator, plans: Mapping[str, PartyPlan], found: RoundReport
     ) -> dict[str, float]:
-        """What the round cost: epsilon by the plan, the noise that was added here, and what travelled."""
+        """What the round cost: epsilon by the plan, the noise that was added here, and what
+        travelled.
+        """
         numbers = promised_numbers(plans, found.round) if plans else {}
         if aggregator.applied_sigma is not None:
             numbers["applied_sigma"] = aggregator.applied_sigma
@@ -340,6 +376,8 @@ class AggregatorProcess:
         tracked = self.tracker.finish(
             "FINISHED", files, {"statement": statement["statement"]}, last
         )
+        if (useless := no_better_than_majority(indicators)) is not None:
+            self.screen.warn(useless)
         self._show(session, statement, files, tracked)
 
     def _indicators(
@@ -350,10 +388,13 @@ class AggregatorProcess:
         if self.test is not None:
             load_into(self.model.module, aggregator.final_weights)
             test = evaluate(task, *score_tables(self.model.module, [self.test]), "test_", threshold)
+            if task.kind != "regression" and self.test.labels is not None:
+                test = {**test, "test_majority": majority(self.test.labels)}
         counted = sum(bool(row["counted"]) for row in session.rows)
         heads = {name: session.members.heads.newest(name) for name in session.members.parties}
         extra = {
             "bounds": bounds_facts(self.config),
+            "setup": aggregator_setup(self.config, self.sealer),
             **report_facts(self.config),
             "run": self.run_id,
             "finished": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -393,17 +434,16 @@ class AggregatorProcess:
         tracked: str | None,
     ) -> None:
         if not session.aggregator.mechanism.hides_cohort:
-            missed = dict.fromkeys(session.members.parties, 0)
-            for row in session.rows:
-                for name in row["missing"]:
-                    missed[name] += 1
-            rows = [[name, len(session.rows) - count, count] for name, count in missed.items()]
+            replied = Counter(name for row in session.rows for name in row["replied"])
+            missed = Counter(name for row in session.rows for name in row["missing"])
+            rows = [[name, replied[name], missed[name]] for name in session.members.parties]
             self.screen.table("rounds", ["party", "replied", "missed"], rows)
         found = released_of(session.rows) | judged(session.rows, self.config)
         for text in (released_line(found), judged_line(found)):
             if text is not None:
                 self.screen.line(text)
-        self.screen.line(str(statement["statement"]))
+        for text in statement_lines(statement):
+            self.screen.line(text)
         for name, path in files.items():
             self.screen.line(f"{name}: {path}")
         if tracked is not None:

@@ -1,7 +1,8 @@
 """Whether a party's rules let a plan in at once, and the operator's word where they do not.
 
-In the run's folder: `asked.json` (what the plan would give away, and its digest), then `approved.json` or
-`refused.json` with that digest. A plan that changes has another digest, and is asked about anew.
+In the run's folder: `asked.json` (what the plan would give away, and its digest), then
+`approved.json` or `refused.json` with that digest. A plan that changes has another digest, and is
+asked about anew.
 """
 
 from __future__ import annotations
@@ -16,13 +17,13 @@ from typing import Any, Final
 from homo_dp.config.schema import Config
 from homo_dp.console.options import Screen
 from homo_dp.core.errors import InputError
-from homo_dp.core.files import write_whole
+from homo_dp.core.files import read_regular, write_whole
+from homo_dp.core.untrusted_text import LARGEST_TEXT, Foreign
 from homo_dp.federation.sessions.plan_schema import PlanJson, PlanRefused
 
 ASKED: Final = "asked.json"
-ROWS_TOLD: Final = (
-    "rows told to the aggregator"  # the declared count among what is given away, or "no"
-)
+# the declared count among what is given away, or "no"
+ROWS_TOLD: Final = "rows told to the aggregator"
 _WORDS: Final = {"approve": "approved.json", "refuse": "refused.json"}
 _LOOK: Final = 0.5  # seconds between looks for the operator's word
 
@@ -37,8 +38,8 @@ def check_rules(own: Config, agreed: Config) -> None:
     ):
         raise PlanRefused(
             "mechanism",
-            f"party.serve.mechanisms: the plan's privacy.mechanism={agreed.privacy.mechanism} is none of "
-            f"{', '.join(rules.mechanisms)}",
+            f"party.serve.mechanisms: the plan's privacy.mechanism={agreed.privacy.mechanism} is "
+            f"none of {', '.join(rules.mechanisms)}",
         )
 
 
@@ -53,7 +54,9 @@ def must_ask(own: Config) -> bool:
 def wait_for_word(
     folder: Path, plan: PlanJson, values: Mapping[str, Any], run: str, screen: Screen
 ) -> None:
-    """Wait until the operator approves this plan; PlanRefused if it is refused. Nobody is told anything meanwhile."""
+    """Wait until the operator approves this plan; PlanRefused if it is refused. Nobody is told
+    anything meanwhile.
+    """
     digest = plan_digest(plan)
     if _word(folder, digest) is None:
         asked = {"run": run, "plan": digest, "since": time.time(), "given_away": dict(values)}
@@ -72,7 +75,9 @@ def wait_for_word(
 
 
 def answer(folder: Path, run: str, word: str, screen: Screen) -> None:
-    """The operator's word on the plan that waits: says what it would give away, and keeps the answer."""
+    """The operator's word on the plan that waits: says what it would give away, and keeps the
+    answer.
+    """
     asked = read_question(folder)
     if asked is None:
         raise InputError(f"run={run}: no plan waits in {folder}; `homo-dp status` lists the runs")
@@ -87,11 +92,9 @@ def answer(folder: Path, run: str, word: str, screen: Screen) -> None:
 def read_question(folder: Path) -> dict[str, Any] | None:
     """What waits for the operator in a run's folder; None if nothing does."""
     found = _read(folder / ASKED)
-    return (
-        found
-        if found is not None and isinstance(found.get("given_away"), dict) and "plan" in found
-        else None
-    )
+    if found is None or not isinstance(found.get("plan"), str):
+        return None
+    return found if isinstance(found.get("given_away"), dict) else None
 
 
 def plan_digest(plan: PlanJson) -> str:
@@ -113,7 +116,7 @@ def _word(folder: Path, digest: str) -> str | None:
 
 def _read(path: Path) -> dict[str, Any] | None:
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        found = Foreign(str(path), "it is left out").json(read_regular(path, LARGEST_TEXT))
+    except (OSError, InputError):
         return None
     return found if isinstance(found, dict) else None

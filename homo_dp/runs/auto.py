@@ -1,15 +1,18 @@
-"""``train.auto``: which settings the rules fill in, and the config that follows, before any plan is made."""
+"""``train.auto``: which settings the rules fill in, and the config that follows, before any plan
+is made.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from homo_dp.config.base import Section
 from homo_dp.config.layers import get, put, split_key
 from homo_dp.config.load import config_from
-from homo_dp.config.privacy import CHOSEN, HAVE_RULES, SharedNoiseKeys
+from homo_dp.config.privacy import CHOSEN, HAVE_RULES, RecordKeys, SharedNoiseKeys
 from homo_dp.config.schema import LINEAR_MODELS, Config
 from homo_dp.core.errors import ConfigError
 from homo_dp.data.columns import Categorical, Date, Numeric
@@ -21,35 +24,30 @@ from homo_dp.models.files import read_card
 from homo_dp.models.registry import FRONT_ENDS
 from homo_dp.models.task import task_for
 from homo_dp.privacy.private_sum import NoiseShare
-from homo_dp.runs.auto_rules import Choice, PublicFacts, choose, takes_curves
+from homo_dp.runs.auto_rules import Choice, Given, PublicFacts, choose, takes_curves
 
-# Who sets one of these chooses for himself, unless train.auto says otherwise.
-TRAIN_KNOBS = (
-    "learning_rate",
+# Settings of steps in the columns' own coordinates.
+NUMBERS_OF_SGD = ("learning_rate", "batch_size", "sample_rate", "local_steps", "local_epochs")
+# of steps that parties take without privacy
+LOCAL_KNOBS = ("optimizer", "momentum", "grad_clip", "proximal_mu")
+LINEAR_SOLVERS = ("gradient", "second_moment")
+# What a run may need to be told of its training: shown where the user gave it.
+SHOWN = (
     "rounds",
-    "batch_size",
-    "sample_rate",
-    "local_steps",
-    "local_epochs",
-    "optimizer",
-)
-OTHER_KNOBS = (
-    "momentum",
+    "solver",
+    "row_norm",
+    "moment_share",
+    "column_share",
+    "column_passes",
+    "calibration_rounds",
+    *NUMBERS_OF_SGD,
+    *LOCAL_KNOBS,
     "schedule",
     "server_optimizer",
     "averaging",
     "weighting",
     "weight_decay",
-    "proximal_mu",
 )
-NUMBERS_OF_SGD = ("learning_rate", "batch_size", "sample_rate", "local_steps", "local_epochs")
-LOCAL_KNOBS = (
-    "optimizer",
-    "momentum",
-    "grad_clip",
-    "proximal_mu",
-)  # of steps that parties take without privacy
-
 
 OF_IMAGES = "scattering2"
 LEAST_SIDE = 16  # pixels: smaller images are few numbers already
@@ -66,31 +64,51 @@ class Settled:
 def is_auto(config: Config) -> bool:
     """Whether the rules fill in what is not set.
 
-    >>> is_auto(config_from({})), is_auto(config_from({"train": {"rounds": 5}}))
+    >>> is_auto(config_from({})), is_auto(config_from({"train": {"auto": False}}))
     (True, False)
     """
-    if config.privacy.mechanism not in HAVE_RULES or config.model.factory is not None:
-        return False
-    if config.train.auto is not None:
-        return config.train.auto
-    if config.train.solver in ("gradient", "second_moment"):
-        return config.train.row_norm is None
-    given = config.train.model_fields_set & {*TRAIN_KNOBS, *OTHER_KNOBS, "solver"}
-    return not given and "max_grad_norm" not in config.privacy.model_fields_set
+    return _without_rules(config) is None
+
+
+def _without_rules(config: Config) -> str | None:
+    """Why the rules fill in nothing; None where they do."""
+    if not config.train.auto:
+        return "train.auto: false"
+    if config.privacy.mechanism not in HAVE_RULES:
+        return f"there are no rules for privacy.mechanism: {config.privacy.mechanism}"
+    if config.model.factory is not None:
+        return "there are no rules for a model of your own"
+    return None
 
 
 def chosen_mechanism(config: Config) -> str:
-    """The mechanism of a run: the one that is written out, else dp_fedsgd where the rules choose."""
+    """The mechanism of a run.
+
+    It is the one that is written out, else dp_fedsgd where the rules choose and no setting asks
+    for several steps of a party in a round.
+    """
     if not is_auto(config) or "mechanism" in config.privacy.model_fields_set:
         return config.privacy.mechanism
-    return CHOSEN
+    one_step = config.train.solver in LINEAR_SOLVERS or not config.train.own_steps
+    return CHOSEN if one_step else config.privacy.mechanism
+
+
+def algorithm_line(config: Config) -> str:
+    """The algorithm of a run in which the rules fill in nothing, and why they do not."""
+    train = config.train
+    solver = f", solver {train.solver}" if train.solver in LINEAR_SOLVERS else ""
+    rounds = f"{train.rounds} round{'s' * (train.rounds != 1)}"
+    return (
+        f"algorithm: {config.privacy.mechanism}{solver}, {rounds}; settings as given, others by "
+        f"default ({_without_rules(config)})"
+    )
 
 
 def with_model(config: Config) -> Config:
     """The config with what is known before any table is read.
 
-    That is a model for images, where the rules choose and nobody named one, and curves of numbers where the model that
-    is continued has them.
+    That is a model for images, where the rules choose and nobody named one, and curves of numbers
+    where the model that is continued has them.
     """
     found: dict[str, Any] = {}
     continued = config.train.init_from
@@ -115,7 +133,9 @@ def with_model(config: Config) -> Config:
 
 
 def _fixed_features_suit(config: Config) -> bool:
-    """Whether the data are images to be told apart, large enough to have more than single pixels."""
+    """Whether the data are images to be told apart, large enough to have more than single
+    pixels.
+    """
     image = config.data.image
     shape = None if image is None else image.shape
     images = shape is not None or any(map(is_image_file, config.data.files.values()))
@@ -139,24 +159,29 @@ def settled(config: Config, encoding: Encoding, rows: Mapping[str, int | None]) 
         - what is filled in follows from the config, declared columns and the given row counts;
         - nothing that is set is changed; a mechanism that is written out stays.
     """
+    config = config.with_delta(rows.values() if config.privacy.unit == "record" else ())
     if not is_auto(config):
         if config.train.calibration_problem is not None:
             raise ConfigError(config.train.calibration_problem)
-        return Settled(config)
+        return Settled(config, (algorithm_line(config),))
     mechanism = chosen_mechanism(config)
     solver = config.train.solver
     if solver == "auto" and (_sgd_numbers(config) or _local_steps(config, mechanism)):
         solver = "sgd"  # its numbers are in the columns' own coordinates
     if mechanism in (CHOSEN, "none") and solver != "sgd":
         encoding = _curved_by_rule(config, encoding, rows)
-    choice = choose(public_facts(config, encoding, rows), mechanism, solver)
+    choice = choose(public_facts(config, encoding, rows), mechanism, solver, _figures(config))
+    settings = _left_open(config, choice)
     return Settled(
-        _filled(config, mechanism, choice, encoding), _notes(config, mechanism, choice, encoding)
+        _filled(config, mechanism, settings, encoding),
+        _notes(config, mechanism, settings, choice, encoding),
     )
 
 
 def _curved_by_rule(config: Config, encoding: Encoding, rows: Mapping[str, int | None]) -> Encoding:
-    """The encoding with curves, where the rules take them and nobody named a model, a file to continue, or curves."""
+    """The encoding with curves, where the rules take them and nobody named a model, a file to
+    continue, or curves.
+    """
     said = (
         "name" in config.model.model_fields_set
         or config.data.curves is not None
@@ -197,6 +222,7 @@ def public_facts(config: Config, encoding: Encoding, rows: Mapping[str, int | No
         linear=config.model.name in LINEAR_MODELS,
         mu=_mu(config),
         bias=config.model.bias,
+        declared=None not in rows.values(),
         fixed_features=fixed,
         even_levels=sum(
             1 / len(column.levels) for column in encoding.columns if isinstance(column, Categorical)
@@ -211,11 +237,13 @@ def _mu(config: Config) -> float | None:
         return None
     if privacy.noise_multiplier is not None:
         return math.sqrt(config.train.rounds) / privacy.noise_multiplier
-    return 1.0 / noise_of_share(1.0, privacy.target_epsilon or 1.0, privacy.delta)
+    return 1.0 / noise_of_share(1.0, privacy.target_epsilon or 1.0, config.delta)
 
 
 def _columns(encoding: Encoding) -> tuple[int, int]:
-    """Numbers within bounds, and columns of which a row has one of several places (or a point on a circle)."""
+    """Numbers within bounds, and columns of which a row has one of several places (or a point on
+    a circle).
+    """
     numeric = categorical = 0
     for column in encoding.columns:
         if isinstance(column, Numeric):
@@ -230,7 +258,9 @@ def _columns(encoding: Encoding) -> tuple[int, int]:
 
 
 def _spare(encoding: Encoding) -> int:
-    """Places for values that are missing or not declared: most tables have none, and nothing is learnt of them."""
+    """Places for values that are missing or not declared: most tables have none, and nothing is
+    learnt of them.
+    """
     levels = [column for column in encoding.columns if isinstance(column, Categorical)]
     return sum(column.width - len(column.levels) for column in levels)
 
@@ -244,59 +274,111 @@ def _alike(encoding: Encoding) -> bool:
     return len(bounds) <= 1 and None not in bounds
 
 
-def _sgd_numbers(config: Config) -> bool:
-    train, privacy = config.train, config.privacy
-    return (
-        bool(train.model_fields_set & set(NUMBERS_OF_SGD))
-        or "max_grad_norm" in privacy.model_fields_set
-    )
+def _sgd_numbers(config: Config) -> tuple[str, ...]:
+    """The settings that are given in the columns' own coordinates, so that no other solver can
+    take them.
+    """
+    train = config.train
+    given = [f"train.{name}" for name in NUMBERS_OF_SGD if name in train.model_fields_set]
+    if train.schedule.kind == "optimal":  # a rate of its own
+        given.append("train.schedule")
+    if _given_clip(config) is not None:
+        given.append("privacy.max_grad_norm")
+    return tuple(given)
 
 
 def _local_steps(config: Config, mechanism: str) -> bool:
-    """Whether somebody set or hooked steps of parties, which a run without privacy by a moment does not take."""
+    """Whether somebody set or hooked steps of parties, which a run without privacy by a moment
+    does not take.
+    """
     return mechanism == "none" and (
         bool(config.train.model_fields_set & set(LOCAL_KNOBS)) or active_hooks() is not None
     )
 
 
-def _filled(config: Config, mechanism: str, choice: Choice, encoding: Encoding) -> Config:
+def _figures(config: Config) -> Given:
+    rounds = config.train.rounds if "rounds" in config.train.model_fields_set else None
+    return Given(rounds, _given_clip(config))
+
+
+def _given_clip(config: Config) -> float | None:
+    """The clip norm of a row's gradient, where the user gave it."""
+    privacy = config.privacy
+    if isinstance(privacy, RecordKeys) and "max_grad_norm" in privacy.model_fields_set:
+        return privacy.max_grad_norm
+    return None
+
+
+def _left_open(config: Config, choice: Choice) -> dict[str, Any]:
+    """The settings of the rules that the user leaves open."""
     tree = config.model_dump(mode="json", exclude_unset=True)
-    given = set(tree.get("train", {}))
-    batch = given & {"batch_size", "sample_rate"}
-    for key, value in choice.settings.items():
-        if get(tree, key) is not None or (key == "train.sample_rate" and batch):
-            continue
-        if key == "train.local_steps" and "local_epochs" in given:
-            continue
-        if key == "train.calibration_rounds" and given & {"rounds", "column_share"}:
-            continue  # of so many rounds, after such a question, were they meant to be
+    given = config.train.model_fields_set
+    # in the place of a rule's setting: the same said otherwise, or what goes with other settings
+    instead = {
+        "train.sample_rate": {"batch_size", "sample_rate"},
+        "train.local_steps": {"local_epochs"},
+        # of so many rounds, after such a question, were they meant to be
+        "train.calibration_rounds": {"rounds", "column_share"},
+    }
+    if "train.solver" not in choice.settings:  # of sgd, a given rate is the whole step
+        instead["train.server_optimizer"] = {"learning_rate"}
+    return {
+        key: value
+        for key, value in {"train.solver": "sgd", **choice.settings}.items()
+        if get(tree, key) in (None, "auto") and not given & instead.get(key, set())
+    }
+
+
+def _filled(
+    config: Config, mechanism: str, settings: Mapping[str, Any], encoding: Encoding
+) -> Config:
+    tree = config.model_dump(mode="json", exclude_unset=True)
+    for key, value in settings.items():
         put(tree, split_key(key), dict(value) if isinstance(value, Mapping) else value)
     put(tree, ("privacy", "mechanism"), mechanism)
     put(tree, ("train", "auto"), False)
     if encoding.curves:
         put(tree, ("data", "curves"), True)
-    if get(tree, "train.solver") in (None, "auto"):
-        put(tree, ("train", "solver"), choice.settings.get("train.solver", "sgd"))
     return config_from(tree)
 
 
-def _notes(config: Config, mechanism: str, choice: Choice, encoding: Encoding) -> tuple[str, ...]:
-    shown = {key.split(".", 1)[1]: value for key, value in choice.settings.items()}
-    text = ", ".join(
-        f"{key} {_short(value)}" for key, value in shown.items() if key not in _given(config)
+def _notes(
+    config: Config,
+    mechanism: str,
+    settings: Mapping[str, Any],
+    choice: Choice,
+    encoding: Encoding,
+) -> tuple[str, ...]:
+    chosen = ", ".join(
+        [mechanism, *(f"{key.split('.', 1)[1]} {_short(value)}" for key, value in settings.items())]
     )
+    given = _given(config)
     notes = [
-        f"train.auto: {mechanism}, {text}",
+        f"train.auto: {chosen}" + (f"; as given: {', '.join(given)}" if given else ""),
+        *_forced(config, mechanism),
         *_model_note(config),
         *(f"train.auto: {why}" for why in choice.why),
     ]
     if encoding.curves and config.data.curves is None:
         count = len(encoding.curved)
         notes.append(
-            f"train.auto: squares and roots of {count} number{'s' * (count > 1)} beside them (data.curves): they "
-            "follow from the public bounds, so they cost no privacy; a named model does not get them"
+            f"train.auto: squares and roots of {count} number{'s' * (count > 1)} beside them "
+            "(data.curves): they follow from the public bounds, so they cost no privacy; a named "
+            "model does not get them"
         )
     return (*notes, *([f"to expect: {choice.expected}"] if choice.expected else ()))
+
+
+def _forced(config: Config, mechanism: str) -> list[str]:
+    """Why settings of the user leave the rules another algorithm than they would choose."""
+    if mechanism != CHOSEN and "mechanism" not in config.privacy.model_fields_set:
+        keys = ", ".join(f"train.{name}" for name in config.train.own_steps)
+        return [f"train.auto: {mechanism}, because parties take several steps in a round by {keys}"]
+    keys = ", ".join(_sgd_numbers(config))
+    linear = config.model.name in LINEAR_MODELS and mechanism in (CHOSEN, "none")
+    if config.train.solver != "auto" or not linear or not keys:
+        return []
+    return [f"train.auto: solver sgd, in the columns' own coordinates, because of the given {keys}"]
 
 
 def _model_note(config: Config) -> tuple[str, ...]:
@@ -304,20 +386,36 @@ def _model_note(config: Config) -> tuple[str, ...]:
     name = config.model.name
     if name in FRONT_ENDS:
         return (
-            f"train.auto: model {name}, a linear model on fixed features of images, of which nothing is learnt",
+            (
+                f"train.auto: model {name}, a linear model on fixed features of images, of which "
+                "nothing is learnt"
+            ),
         )
     if not _fixed_features_suit(config):
         return ()
     return (
-        f"model.name={name} stays, as it is written; left out, images get {OF_IMAGES} (docs/auto.md compares)",
+        (
+            f"model.name={name} stays, as it is written; left out, images get {OF_IMAGES} "
+            "(docs/auto.md compares)"
+        ),
     )
 
 
-def _given(config: Config) -> Sequence[str]:
-    return [*config.train.model_fields_set, *config.privacy.model_fields_set]
+def _given(config: Config) -> list[str]:
+    """What the user gave of the algorithm, as the first lines show it."""
+    train, privacy = config.train, config.privacy
+    named: list[tuple[str, Any]] = []
+    if "mechanism" in privacy.model_fields_set:
+        named.append(("mechanism", privacy.mechanism))
+    named += [(name, getattr(train, name)) for name in SHOWN if name in train.model_fields_set]
+    if (clip := _given_clip(config)) is not None:
+        named.append(("max_grad_norm", clip))
+    return [f"{name} {_short(value)}" for name, value in named]
 
 
 def _short(value: Any) -> str:
+    if isinstance(value, Section):
+        value = value.model_dump(mode="json", exclude_unset=True)
     if isinstance(value, Mapping):
         return " ".join(_short(part) for part in value.values())
     return f"{value:.3g}" if isinstance(value, float) else str(value)

@@ -1,9 +1,11 @@
-"""The rules of ``train.auto``: settings from public facts alone, found on generated tables (benchmarks/auto_rules.py).
+"""The rules of ``train.auto``: settings from public facts alone, found on generated tables
+(benchmarks/auto_rules.py).
 
-Everything goes by two figures. ``row_norm`` b is the length that an encoded row has if numbers are spread evenly within
-their bounds: b^2 = numeric / 3 + categorical + 1. ``detail`` rho is how much of one gradient is left of the noise:
-rows times mu of the whole target, over the root of how often noise is added, for each weight of an output.
-No rule looks at rows, and none was fitted to the tables of docs/results.md.
+Everything goes by two figures. ``row_norm`` b is the length that an encoded row has if numbers are
+spread evenly within their bounds: b^2 = numeric / 3 + categorical + 1. ``detail`` rho is how much
+of one gradient is left of the noise: rows times mu of the whole target, over the root of how often
+noise is added, for each weight of an output. No rule looks at rows, and none was fitted to the
+tables of docs/results.md.
 """
 
 from __future__ import annotations
@@ -22,30 +24,26 @@ LEAST_DETAIL = 2.0  # below it a second moment is mostly noise
 LEAST_OF_IMAGES = 0.3  # few directions hold most of an image, and these stand out of much noise
 COLUMN_SHARE = 0.06
 SCALES_DETAIL = 3.0  # below it means and spreads of columns are mostly noise
-MODEST_DETAIL = (
-    10.0  # below it gradients of two classes are best heard alike: longer steps, and no momentum
-)
+# below it gradients of two classes are best heard alike: longer steps, and no momentum
+MODEST_DETAIL = 10.0
 MUCH_DETAIL = 150.0  # from here on more rounds cost no more than their messages
 FEW_DETAIL = 20.0  # below it one round must do to mend scores: each is a gradient less
 CALIBRATED_DETAIL = 200.0  # above it clip norms are so long that scores need no mending
 CALIBRATED_KAPPA = 300.0  # below it noise is much of two numbers, too
-MOST_DETAIL = (
-    1000.0  # from here on classes that are nearly apart gain by more rounds, and no others lose
-)
-ROWS_OF_PENALTY = (
-    3  # without privacy: a weight is pulled to 0 as strongly as so many rows would move it
-)
-CURVES_DETAIL = (
-    3.0  # for each output: below it squares and roots of numbers are more noise than they tell
-)
+# from here on classes that are nearly apart gain by more rounds, and no others lose
+MOST_DETAIL = 1000.0
+# without privacy: a weight is pulled to 0 as strongly as so many rows would move it
+ROWS_OF_PENALTY = 3
+# for each output: below it squares and roots of numbers are more noise than they tell
+CURVES_DETAIL = 3.0
 CURVES_ROWS = 50  # for each weight: with fewer, they are learnt by heart
-WIDEST_MOMENT = (
-    1200  # encoded columns: above it the moment costs more than it gives, in time and in noise
-)
+# encoded columns: above it the moment costs more than it gives, in time and in noise
+WIDEST_MOMENT = 1200
 
-# What to expect of two classes by these rules, as benchmarks/auto_rules.py prints it (320 tables): up to this rho, the
-# AUC lost against the same model without privacy in points (of ten tables one lost less, half of them, one lost more),
-# and by how much half of the log losses rose in percent; for classes of 15 % and more of the rows, then of 2 to 5 %.
+# What to expect of two classes by these rules, as benchmarks/auto_rules.py prints it (320 tables):
+# up to this rho, the AUC lost against the same model without privacy in points (of ten tables one
+# lost less, half of them, one lost more), and by how much half of the log losses rose in percent;
+# for classes of 15 % and more of the rows, then of 2 to 5 %.
 Lost = tuple[float, float, float, float]
 EXPECTED: tuple[tuple[float, Lost, Lost], ...] = (
     (1.0, (15.0, 21.0, 28.0, 35.0), (15.0, 25.0, 35.0, 35.0)),
@@ -60,11 +58,13 @@ EXPECTED: tuple[tuple[float, Lost, Lost], ...] = (
 )
 
 
-# The same for images: up to this rho, the points of accuracy lost on training images of Fashion-MNIST (held back).
+# The same for images: up to this rho, the points of accuracy lost on training images of
+# Fashion-MNIST (held back).
 EXPECTED_OF_IMAGES = ((1.7, 10.0), (5.5, 4.8), (17.0, 2.2), (55.0, 0.7), (math.inf, 0.0))
 
-# And for networks: up to this kappa, the least and the most points that an MLP lost on training images of Fashion-MNIST
-# and MNIST, 28 x 28 pixels and averaged down to 7 x 7 (benchmarks/networks.py --models mlp --only rule).
+# And for networks: up to this kappa, the least and the most points that an MLP lost on training
+# images of Fashion-MNIST and MNIST, 28 x 28 pixels and averaged down to 7 x 7
+# (benchmarks/networks.py --models mlp --only rule).
 EXPECTED_OF_NETWORKS = (
     (380.0, 16.0, 35.0),
     (1250.0, 7.0, 16.0),
@@ -80,9 +80,8 @@ class PublicFacts:
 
     rows: int  # of all parties, declared, public or released with noise
     parties: int
-    sharers: (
-        int | None
-    )  # parties that share the noise of a sum; None where each adds all of its own
+    # parties that share the noise of a sum; None where each adds all of its own
+    sharers: int | None
     numeric: int
     categorical: int
     width: int  # numbers of an encoded row, without places for values that are not declared
@@ -91,11 +90,12 @@ class PublicFacts:
     linear: bool
     mu: float | None  # of one Gaussian release that takes the whole target; None: no privacy
     bias: bool = True
+    declared: bool = True  # whether every party's row count is known
     fixed_features: bool = False  # of images: rows are what a fixed front end makes of them
-    even_levels: float = (
-        0.0  # sum of 1 / L over columns of L levels: what their places have in common, squared
-    )
-    alike: bool = False  # several classes by numbers that all have the same bounds: pixels, readings of one kind
+    # sum of 1 / L over columns of L levels: what their places have in common, squared
+    even_levels: float = 0.0
+    # several classes by numbers that all have the same bounds: pixels, readings of one kind
+    alike: bool = False
 
     @property
     def row_norm(self) -> float:
@@ -138,6 +138,11 @@ class PublicFacts:
         return self.task == "binary" and not self.fixed_features and self.detail < MODEST_DETAIL
 
     @property
+    def weighting(self) -> str:
+        """Parties count by their rows, where these are known."""
+        return "rows" if self.declared else "uniform"
+
+    @property
     def least_detail(self) -> float:
         """From which rho on a second moment is worth its noise."""
         return LEAST_OF_IMAGES if self.fixed_features else LEAST_DETAIL
@@ -152,14 +157,34 @@ class Choice:
     expected: str | None = None
 
 
-def choose(facts: PublicFacts, mechanism: str, solver: str = "auto") -> Choice:
-    """The settings for a mechanism; ``solver`` is the one that is asked for, if any."""
+@dataclass(frozen=True)
+class Given:
+    """What the user gave of the figures on which the length of a step depends."""
+
+    rounds: int | None = None
+    max_grad_norm: float | None = None
+
+
+NOTHING = Given()
+
+
+def choose(
+    facts: PublicFacts, mechanism: str, solver: str = "auto", given: Given = NOTHING
+) -> Choice:
+    """The settings for a mechanism.
+
+    Args:
+        facts: what is public about the run.
+        mechanism: the one that runs.
+        solver: the one that is asked for, if any.
+        given: figures that the user gave, around which the others are chosen.
+    """
     if mechanism == "none":
         return without_privacy(facts, solver)
     if not facts.linear:
-        return network(facts, mechanism)
+        return network(facts, mechanism, given)
     if mechanism != CHOSEN or solver == "sgd":
-        return full_batches(facts, mechanism)
+        return full_batches(facts, mechanism, given)
     wide = facts.width > WIDEST_MOMENT
     if solver == "gradient" or (solver == "auto" and (facts.detail < facts.least_detail or wide)):
         return by_gradient(facts)
@@ -167,7 +192,8 @@ def choose(facts: PublicFacts, mechanism: str, solver: str = "auto") -> Choice:
 
 
 def takes_curves(facts: PublicFacts) -> bool:
-    """Whether classes are better told apart with squares and roots of the numbers, which ``facts`` count already.
+    """Whether classes are better told apart with squares and roots of the numbers, which ``facts``
+    count already.
 
     Numbers that are alike (pixels) say what they say together: a curve of each is mostly noise.
     """
@@ -178,9 +204,11 @@ def takes_curves(facts: PublicFacts) -> bool:
 
 
 def by_second_moment(facts: PublicFacts) -> Choice:
-    """Scales of the columns, one noisy second moment, then 16 or more gradients in coordinates in which rows are alike.
+    """Scales of the columns, one noisy second moment, then 16 or more gradients in coordinates in
+    which rows are alike.
 
-    Columns that are alike already (images, pixels of several classes) keep the one scale that they have.
+    Columns that are alike already (images, pixels of several classes) keep the one scale that they
+    have.
     """
     rho = facts.detail
     regression = facts.task == "regression"
@@ -201,14 +229,17 @@ def by_second_moment(facts: PublicFacts) -> Choice:
         **FULL_BATCH,
     }
     why = (
-        f"second moment first: {rho:.3g} rows times mu for each weight are enough for it (from {facts.least_detail:g})"
+        f"second moment first: {rho:.3g} rows times mu for each weight are enough for it (from "
+        f"{facts.least_detail:g})"
         + (
             f", and for means and spreads of columns before it (from {SCALES_DETAIL:g})"
             if scales
             else ""
         ),
-        f"rows are clipped to {facts.row_norm:.3g}, gradients to {clip:.2g} of a typical row: less noise hurts less "
-        "than fewer rows heard, the more so the fewer there are",
+        (
+            f"rows are clipped to {facts.row_norm:.3g}, gradients to {clip:.2g} of a typical row: "
+            "less noise hurts less than fewer rows heard, the more so the fewer there are"
+        ),
     )
     return Choice(settings, why, expected(facts))
 
@@ -225,7 +256,9 @@ def _clip_of(facts: PublicFacts) -> float:
 
 
 def _rounds_of(facts: PublicFacts) -> int:
-    """Features of images are many and say little each: they take longer. So do rare classes, to the last percent."""
+    """Features of images are many and say little each: they take longer. So do rare classes, to
+    the last percent.
+    """
     if facts.task == "regression":
         return 4
     if facts.fixed_features:
@@ -244,7 +277,9 @@ def _calibration_of(facts: PublicFacts) -> int:
 
 
 def _rate_of(facts: PublicFacts) -> float:
-    """Short steps where noise is much of them: they end closer to zero, where a model knows how little it knows."""
+    """Short steps where noise is much of them: they end closer to zero, where a model knows how
+    little it knows.
+    """
     if facts.fixed_features:
         return min(2.5, max(1.2, 0.45 * math.pow(facts.detail, 0.35)))
     if facts.task == "multiclass":
@@ -255,7 +290,9 @@ def _rate_of(facts: PublicFacts) -> float:
 
 
 def _momentum_of(facts: PublicFacts) -> float:
-    """Probabilities of many classes are far from one half, where the loss is flatter: more momentum makes up for it."""
+    """Probabilities of many classes are far from one half, where the loss is flatter: more
+    momentum makes up for it.
+    """
     if facts.fixed_features:
         return 0.85
     if facts.modest:
@@ -264,14 +301,17 @@ def _momentum_of(facts: PublicFacts) -> float:
 
 
 def _tail_of(facts: PublicFacts) -> float:
-    """The share of models in the mean: with long steps or many of them, the last ones have heard enough gradients."""
+    """The share of models in the mean: with long steps or many of them, the last ones have heard
+    enough gradients.
+    """
     return 0.3 if facts.modest or facts.detail > MUCH_DETAIL or facts.fixed_features else 0.5
 
 
 def by_gradient(facts: PublicFacts) -> Choice:
     """Gradients in the columns' own coordinates: few and small steps where noise is most of them.
 
-    Then all of them count the same: no momentum, and no mean of models, which hears the last ones less.
+    Then all of them count the same: no momentum, and no mean of models, which hears the last ones
+    less.
     """
     rho, norm = facts.detail, facts.row_norm
     little = rho < LEAST_DETAIL
@@ -286,9 +326,11 @@ def by_gradient(facts: PublicFacts) -> Choice:
         "train.rounds": 16 if little else 80,
         "train.row_norm": norm if little else 1.2 * norm,
         "privacy.max_grad_norm": part * facts.centred_norm * residual(facts),
-        "train.learning_rate": step
-        / facts.centred_norm**2
-        / {"binary": 1, "multiclass": 2, "regression": 4}[facts.task],
+        "train.learning_rate": (
+            step
+            / facts.centred_norm**2
+            / {"binary": 1, "multiclass": 2, "regression": 4}[facts.task]
+        ),
         "train.server_optimizer": momentum(0.0 if little else 0.9),
         "train.averaging": {"kind": "none"} if little else {"kind": "tail", "tail": 0.5},
         **FULL_BATCH,
@@ -299,17 +341,20 @@ def by_gradient(facts: PublicFacts) -> Choice:
         else "the columns are too many for a second moment"
     )
     why = (
-        f"gradients of rows clipped to {settings['train.row_norm']:.3g}: {rho:.3g} rows times mu for each weight, "
-        f"{reason}",
+        (
+            f"gradients of rows clipped to {settings['train.row_norm']:.3g}: {rho:.3g} rows times "
+            f"mu for each weight, {reason}"
+        ),
     )
     return Choice(settings, why, expected(facts))
 
 
-def full_batches(facts: PublicFacts, mechanism: str) -> Choice:
+def full_batches(facts: PublicFacts, mechanism: str, given: Given = NOTHING) -> Choice:
     """Steps on all rows with momentum at the aggregator, for mechanisms that clip gradients."""
     kappa, norm = facts.kappa, facts.row_norm
     much = kappa >= 3000
     rounds, clip = (160, norm) if much else (80, 0.5 * norm)
+    rounds, clip = given.rounds or rounds, given.max_grad_norm or clip
     step = (
         min(8.0, 0.12 * kappa / rounds)
         / {"binary": 1, "multiclass": 2, "regression": 4}[facts.task]
@@ -319,19 +364,19 @@ def full_batches(facts: PublicFacts, mechanism: str) -> Choice:
         "privacy.max_grad_norm": clip,
         "train.learning_rate": step / (norm * clip),
         "train.server_optimizer": momentum(0.9),
-        "train.weighting": "rows",
+        "train.weighting": facts.weighting,
         **FULL_BATCH,
         **({} if mechanism == CHOSEN else {"train.local_steps": 1}),
     }
-    why = (f"{rounds} steps on all rows, with momentum: rows times mu over noise is {kappa:.3g}",)
+    why = (f"{rounds} rounds of gradient steps: rows times mu over noise is {kappa:.3g}",)
     return Choice(settings, why, expected(facts))
 
 
 def without_privacy(facts: PublicFacts, solver: str = "auto") -> Choice:
     """A second moment without noise where rows are enough for it, else full batches with momentum.
 
-    Steps are in units of the curvature that the loss has at most, so that nothing diverges: those by the moment lower
-    the loss from any weights, on separable tables too.
+    Steps are in units of the curvature that the loss has at most, so that nothing diverges: those
+    by the moment lower the loss from any weights, on separable tables too.
     """
     if not facts.linear:
         return Choice(
@@ -346,13 +391,11 @@ def without_privacy(facts: PublicFacts, solver: str = "auto") -> Choice:
             "train.solver": "second_moment",
             "train.rounds": 4 if squared else 100,
             "train.column_share": 0.0 if facts.alike else COLUMN_SHARE,
-            "train.learning_rate": least
-            if squared
-            else 1.5 * least,  # the step of squared errors is exact
-            "train.weight_decay": min(
-                0.01, ROWS_OF_PENALTY / facts.rows
-            ),  # rows that nobody declared count little
-            "train.weighting": "rows",
+            # the step of squared errors is exact
+            "train.learning_rate": least if squared else 1.5 * least,
+            # rows that nobody declared count little
+            "train.weight_decay": min(0.01, ROWS_OF_PENALTY / facts.rows),
+            "train.weighting": facts.weighting,
             **FULL_BATCH,
         }
         return Choice(
@@ -364,29 +407,31 @@ def without_privacy(facts: PublicFacts, solver: str = "auto") -> Choice:
         "train.local_steps": 1,
         "train.learning_rate": 0.75 * least / facts.row_norm**2,
         "train.server_optimizer": momentum(0.9),
-        "train.weighting": "rows",
+        "train.weighting": facts.weighting,
         **FULL_BATCH,
     }
     return Choice(settings, ("steps on all rows; the rate is from the smoothness of the loss",))
 
 
-def network(facts: PublicFacts, mechanism: str) -> Choice:
+def network(facts: PublicFacts, mechanism: str, given: Given = NOTHING) -> Choice:
     """Large samples, a path as long as the noise allows, momentum, and the mean of the last models.
 
-    With steps of s clip norms, noise moves a weight by about s * rounds / kappa in all, however many rounds there are,
-    and an output by as much times the length of a row. So that product is settled, and rounds only make steps shorter.
-    The clip norm is a part of a row's length. One far below every gradient (automatic clipping, Bu et al. 2022) reaches
-    the same accuracy, but lets sure rows count as much as doubtful ones, which doubles the log loss.
-    Errors of a number are a small part of its range: there the clip norm is below every gradient, and steps are short.
-    Found on training images of Fashion-MNIST and MNIST of several sizes (benchmarks/networks.py).
+    With steps of s clip norms, noise moves a weight by about s * rounds / kappa in all, however
+    many rounds there are, and an output by as much times the length of a row. So that product is
+    settled, and rounds only make steps shorter. The clip norm is a part of a row's length. One far
+    below every gradient (automatic clipping, Bu et al. 2022) reaches the same accuracy, but lets
+    sure rows count as much as doubtful ones, which doubles the log loss. Errors of a number are a
+    small part of its range: there the clip norm is below every gradient, and steps are short. Found
+    on training images of Fashion-MNIST and MNIST of several sizes (benchmarks/networks.py).
     """
     kappa, norm = min(facts.kappa, 1e6), facts.row_norm
-    rounds = int(min(400.0, max(30.0, 3 * math.sqrt(kappa))))
+    rounds = given.rounds or int(min(400.0, max(30.0, 3 * math.sqrt(kappa))))
     if facts.task == "regression":
         clip, step = SMALL_CLIP, min(0.3, max(0.1, 0.3 * math.sqrt(kappa / 700)))
     else:
         clip = norm * min(0.6, 0.2 * math.pow(kappa / 600, 0.25))
         step = min(2.0, 0.256 * math.pow(kappa, 0.96) / math.pow(norm, 0.75) / rounds)
+    clip = given.max_grad_norm or clip
     settings = {
         "train.rounds": rounds,
         "train.sample_rate": min(1.0, LARGEST_SAMPLE / facts.rows),
@@ -394,11 +439,21 @@ def network(facts: PublicFacts, mechanism: str) -> Choice:
         "privacy.max_grad_norm": clip,
         "train.server_optimizer": momentum(0.8),
         "train.averaging": {"kind": "tail", "tail": 0.3},
-        **({} if mechanism == CHOSEN else {"train.local_steps": 1, "train.weighting": "rows"}),
+        **(
+            {}
+            if mechanism == CHOSEN
+            else {"train.local_steps": 1, "train.weighting": facts.weighting}
+        ),
     }
     why = (
-        f"{rounds} steps of samples as large as time allows: rows times mu over noise is {kappa:.3g}",
-        f"clip norm {clip:.3g}, of rows that are about {norm:.3g} long; steps of {step:.2g} clip norms",
+        (
+            f"{rounds} steps of samples as large as time allows: rows times mu over noise is "
+            f"{kappa:.3g}"
+        ),
+        (
+            f"clip norm {clip:.3g}, of rows that are about {norm:.3g} long; steps of {step:.2g} "
+            "clip norms"
+        ),
     )
     return Choice(settings, why, expected(facts))
 
@@ -423,19 +478,26 @@ def expected(facts: PublicFacts) -> str | None:
     if not facts.linear:
         _, least, most = next(row for row in EXPECTED_OF_NETWORKS if facts.kappa <= row[0])
         return (
-            f"on images of clothes and of digits an MLP was {least:g} to {most:g} points of accuracy below itself "
-            "without privacy"
+            f"on images of clothes and of digits an MLP was {least:g} to {most:g} points of "
+            "accuracy below itself without privacy"
         )
     if facts.fixed_features:
         lost = next(points for rho, points in EXPECTED_OF_IMAGES if facts.detail <= rho)
-        return f"on images of clothes accuracy was {lost:.2g} points below the same model without privacy"
+        return (
+            f"on images of clothes accuracy was {lost:.2g} points below the same model without "
+            "privacy"
+        )
     _, usual, rare = next(row for row in EXPECTED if facts.detail <= row[0])
     return (
-        f"generated tables of this kind ({facts.detail:.3g} rows times mu for each weight) lost {_lost(usual)} against "
-        f"the same model without privacy; with rare classes (2 to 5 % of the rows) {_lost(rare)}"
+        f"generated tables of this kind ({facts.detail:.3g} rows times mu for each weight) lost "
+        f"{_lost(usual)} against the same model without privacy; with rare classes (2 to 5 % of "
+        f"the rows) {_lost(rare)}"
     )
 
 
 def _lost(figures: Lost) -> str:
     least, middle, most, loss = figures
-    return f"{middle:g} points of AUC in the middle (eight in ten {least:g} to {most:g}) and {loss:g} % of log loss"
+    return (
+        f"{middle:g} points of AUC in the middle (eight in ten {least:g} to {most:g}) and {loss:g} "
+        "% of log loss"
+    )

@@ -1,4 +1,6 @@
-"""The ledger commands of ``homo_dp.budget``: what was spent, by run and observer, and whether the ledger is whole."""
+"""The ledger commands of ``homo_dp.budget``: what was spent, by run and observer, and whether
+the ledger is whole.
+"""
 
 from __future__ import annotations
 
@@ -99,7 +101,9 @@ def ledger_command(options: argparse.Namespace, screen: Screen) -> int:
 
 
 def show(options: argparse.Namespace, screen: Screen) -> int:
-    """Print what each run told to whom and what all together tell about each dataset, or single releases."""
+    """Print what each run told to whom and what all together tell about each dataset, or single
+    releases.
+    """
     from homo_dp.runs.budget_plot import check_plot, draw_spent
 
     if options.plot is not None:
@@ -134,9 +138,9 @@ def show(options: argparse.Namespace, screen: Screen) -> int:
     return 0
 
 
-Runs = dict[
-    str, tuple[str, bool]
-]  # when each was first charged, and whether all its noise was private
+TOTALS = ("dataset", "runs", "releases", "epsilon", "delta")  # keys of a check's summary
+# when each was first charged, and whether all its noise was private
+Runs = dict[str, tuple[str, bool]]
 
 
 @dataclass(frozen=True)
@@ -180,9 +184,8 @@ def _print_runs(
         (
             *(next(iter(told.values())).started[:10], _cut(run, RUN), _cut(dataset, DATASET)),
             _told(told.get("aggregator"), "trusted"),
-            _told(
-                told.get("model_reader", told.get("aggregator")), "-"
-            ),  # a model is made of what the aggregator saw
+            # a model is made of what the aggregator saw
+            _told(told.get("model_reader", told.get("aggregator")), "-"),
         )
         for (run, dataset), told in lines.items()
     ]
@@ -190,7 +193,22 @@ def _print_runs(
     title = f"{path}: {len({each.run for each in spent})} runs"
     screen.table(title, ("started", "run", "dataset", "aggregator", "readers"), cells)
     columns = ("dataset", "about", "runs", "releases", "RDP", "PLD", "delta")
-    screen.table("What all runs together have told about each dataset (epsilon)", columns, totals)
+    screen.table("What all runs together have released of each dataset (epsilon)", columns, totals)
+    for text in _several_deltas(spent):
+        screen.line(text)
+
+
+def _several_deltas(spent: Sequence[RunSpent]) -> list[str]:
+    """A line for each dataset whose runs have different deltas."""
+    found: dict[str, set[float]] = {}
+    for each in spent:
+        found.setdefault(each.dataset, set()).add(each.delta)
+    return [
+        f"{dataset}: its runs have delta {', '.join(f'{delta:g}' for delta in sorted(deltas))}; "
+        f"the total is the epsilon of all their releases at {max(deltas):g}"
+        for dataset, deltas in found.items()
+        if len(deltas) > 1
+    ]
 
 
 def _told(spent: RunSpent | None, nothing: str) -> str:
@@ -244,7 +262,7 @@ def export(options: argparse.Namespace, screen: Screen) -> int:
 
 def check(options: argparse.Namespace, screen: Screen) -> int:
     """Check a signed extract; 1 if the signature or a row is bad."""
-    from homo_dp.runs.signed_extract import check_extract, spent
+    from homo_dp.runs.signed_extract import check_extract, spent, totals
     from homo_dp.transport.keys import read_public_key
 
     trusted = None if options.key is None else read_public_key(Path(options.key))
@@ -252,12 +270,23 @@ def check(options: argparse.Namespace, screen: Screen) -> int:
     for good, text in findings:
         screen.line(f"{'ok' if good else 'BAD'}: {text}")
     good = all(each for each, _ in findings)
+    together = totals(found["rows"]) if good else []
     if good:
         columns = ("dataset", "run", "party", "observer", "epsilon", "delta")
-        screen.table("What the party says was spent", columns, spent(found["rows"]))
+        screen.table(
+            "what each run spent, by the party's signed rows", columns, spent(found["rows"])
+        )
+        header = ("dataset", "runs", "releases", "epsilon of all (RDP)", "delta")
+        screen.table("in total, of the rows in this extract", header, together)
     listed = [{"ok": each, "text": text} for each, text in findings]
     screen.summary(
-        {"ok": good, "party": found.get("party"), "rows": len(found["rows"]), "findings": listed}
+        {
+            "ok": good,
+            "party": found.get("party"),
+            "rows": len(found["rows"]),
+            "findings": listed,
+            "totals": [dict(zip(TOTALS, each, strict=True)) for each in together],
+        }
     )
     return 0 if good else 1
 
@@ -319,7 +348,12 @@ def _event_text(event: dict[str, Any]) -> str:
         case "PoissonSampledDpEvent":
             return f"Poisson({event['sampling_probability']:.4g}) {_event_text(event['event'])}"
         case "SampledWithoutReplacementDpEvent":
-            return f"{event['sample_size']} of {event['source_dataset_size']} {_event_text(event['event'])}"
+            return (
+                f"{event['sample_size']} of {event['source_dataset_size']} "
+                f"{_event_text(event['event'])}"
+            )
+        case "RepeatAndSelectDpEvent":
+            return f"best of about {event['mean']:.4g} x ({_event_text(event['event'])})"
         case "NoOpDpEvent":
             return "nothing"
         case name:

@@ -1,4 +1,6 @@
-"""A privacy plan: who is drawn how often, what that costs, and what doubling or halving each knob would change."""
+"""A privacy plan: who is drawn how often, what that costs, and what doubling or halving each
+knob would change.
+"""
 
 from __future__ import annotations
 
@@ -52,8 +54,8 @@ class BudgetPlan:
         check_steps(self.drawn, small)
         if self.drawn > self.total:
             raise PrivacyError(
-                f"{small}={self.drawn} must be at most {large}={self.total}: sample_rate={self.sample_rate:g} must be "
-                "in (0, 1]; draw fewer"
+                f"{small}={self.drawn} must be at most {large}={self.total}: "
+                f"sample_rate={self.sample_rate:g} must be in (0, 1]; draw fewer"
             )
         check_sample_rate(self.sample_rate)
         check_delta(self.delta, self.total)
@@ -99,7 +101,9 @@ class BudgetPlan:
 
 @dataclass(frozen=True)
 class Change:
-    """One knob at half and at twice its value, and the result there; None where the plan would not be allowed."""
+    """One knob at half and at twice its value, and the result there; None where the plan would
+    not be allowed.
+    """
 
     knob: str
     half: float
@@ -112,7 +116,9 @@ class Change:
 def changes(
     plan: BudgetPlan, noise_multiplier: float, target_epsilon: float | None = None
 ) -> Iterator[Change]:
-    """What half and twice of each knob would do: to the noise needed if there is a target, else to epsilon."""
+    """What half and twice of each knob would do: to the noise needed if there is a target, else
+    to epsilon.
+    """
 
     def result(other: BudgetPlan) -> float:
         return (

@@ -1,4 +1,6 @@
-"""Pictures of budgets: epsilon against training length for several noise levels, and what runs have spent."""
+"""Pictures of budgets: epsilon against training length for several noise levels, and what runs
+have spent.
+"""
 
 from __future__ import annotations
 
@@ -47,16 +49,16 @@ def draw(path: str, plan: BudgetPlan, noise_multiplier: float) -> None:
     axes.yaxis.set_major_formatter(FormatStrFormatter("%g"))
     axes.yaxis.set_minor_locator(NullLocator())
     if plan.epochs is None:
-        axes.xaxis.set_major_locator(
-            MaxNLocator(integer=True, min_n_ticks=1)
-        )  # there is no half round
+        # there is no half round
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     axes.set_xlim(0, _length(plan))
     axes.set_xlabel(unit)
     axes.set_ylabel(f"epsilon at delta = {plan.delta:g}")
     small, large = plan.names
     axes.set_title(
-        f"Epsilon over {unit} for several noise multipliers z\n{large} {plan.total:,}, {small.replace('_', ' ')} "
-        f"{plan.drawn:,}, sampling: {plan.sampling}, {plan.relation.replace('_', ' ')}",
+        f"Epsilon over {unit} for several noise multipliers z\n{large} {plan.total:,}, "
+        f"{small.replace('_', ' ')} {plan.drawn:,}, sampling: {plan.sampling}, "
+        f"{plan.relation.replace('_', ' ')}",
         fontsize="medium",
     )
     axes.grid(True, which="major", color="0.85", linewidth=0.8)
@@ -67,7 +69,9 @@ def draw(path: str, plan: BudgetPlan, noise_multiplier: float) -> None:
 
 
 def draw_spent(path: str, title: str, spent: Sequence[tuple[str, str, float | None]]) -> None:
-    """Write a picture of (run, observer, epsilon): a point for each run, the runs in order, a colour an observer."""
+    """Write a picture of (run, observer, epsilon): a point for each run, the runs in order, a
+    colour an observer.
+    """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
@@ -111,9 +115,8 @@ def draw_spent(path: str, title: str, spent: Sequence[tuple[str, str, float | No
 
 def _curve(axes: Axes, plan: BudgetPlan, noise: float, colour: str, planned: bool) -> None:
     whole = math.ceil(plan.steps / POINTS)
-    pieces, first = divmod(
-        plan.steps, whole
-    )  # what is left over is done first, so that the curve ends with the plan
+    # what is left over is done first, so that the curve ends with the plan
+    pieces, first = divmod(plan.steps, whole)
     spent = epsilon_curve(
         plan.event(noise, whole), pieces, plan.delta, before=plan.event(noise, first)
     )

@@ -1,4 +1,6 @@
-"""A run in this process whose users are clients of another framework: the same sessions, noise and ledger."""
+"""A run in this process whose users are clients of another framework: the same sessions, noise
+and ledger.
+"""
 
 from __future__ import annotations
 
@@ -34,6 +36,7 @@ class ClientSimulation(UserSimulation):
     ) -> None:
         self._clients = [(name, client_function(client)) for name, client in clients.items()]
         self._start, self._told = list(start), told
+        self.failures: dict[str, str] = {}  # of each client that failed, when first and why
         super().__init__(config, lambda row, parties: None)
 
     def arrays(self, weights: Weights) -> list[np.ndarray]:
@@ -54,6 +57,7 @@ class ClientSimulation(UserSimulation):
             self.users,
             self.config.train,
             clients=self._clients,
+            failures=self.failures,
         )
 
     def _report(self, report: RoundReport, kept: Row) -> Row:

@@ -1,4 +1,6 @@
-"""Which code a run was made with, beyond its version number: the commit, where it runs from a checkout."""
+"""Which code a run was made with, beyond its version number: the commit, where it runs from a
+checkout.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +8,14 @@ import contextlib
 import re
 from pathlib import Path
 
-COMMIT_TAG = (
-    "mlflow.source.git.commit"  # the one that MLflow's pages show as the version of the source
-)
+# the one that MLflow's pages show as the version of the source
+COMMIT_TAG = "mlflow.source.git.commit"
 
 
 def commit_tags(root: Path = Path(__file__).parents[2]) -> dict[str, str]:
-    """The commit of a checkout as a tag for MLflow; none where the code was installed from a package."""
+    """The commit of a checkout as a tag for MLflow; none where the code was installed from a
+    package.
+    """
     with contextlib.suppress(OSError, UnicodeDecodeError):
         commit = _commit(root / ".git")
         if re.fullmatch("[0-9a-f]{40,64}", commit):

@@ -1,4 +1,6 @@
-"""Continuing a saved model: what its weights tell already is carried into everything that the new run states."""
+"""Continuing a saved model: what its weights tell already is carried into everything that the
+new run states.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,8 @@ def earlier_model(
     """The model of ``train.init_from``, if one is given and fits this run.
 
     Guarantees:
-        - a private run never starts from a model that was trained without privacy on the same data (``data.name``).
+        - a private run never starts from a model that was trained without privacy on the same data
+          (``data.name``).
     """
     path = config.train.init_from
     if path is None:
@@ -44,7 +47,8 @@ def earlier_model(
     if bool(saved.card.encoding.get("curves")) != bool(encoding.get("curves")):
         has = "with" if saved.card.encoding.get("curves") else "without"
         raise ModelFileError(
-            f"train.init_from={path}: was trained {has} data.curves; leave data.curves out to follow it"
+            f"train.init_from={path}: was trained {has} data.curves; leave data.curves out to "
+            "follow it"
         )
     if saved.card.architecture != architecture:
         raise ModelFileError(
@@ -57,9 +61,10 @@ def earlier_model(
     ancestors = ancestors_of(saved.card.privacy)
     if private and not all(one["private"] for one in _same_data(ancestors, config.data.dataset)):
         raise ConfigError(
-            f"train.init_from={path}: was trained without privacy on the same data (data.name={config.data.dataset}), "
-            "and its weights tell it already; start from another model, or write privacy.not_private: true to have "
-            "the result marked NOT PRIVATE"
+            f"train.init_from={path}: was trained without privacy on the same data "
+            f"(data.name={config.data.dataset}), and its weights tell it already; start from "
+            "another model, or write privacy.not_private: true to have the result marked NOT "
+            "PRIVATE"
         )
     return Earlier(
         {name: tensor.clone() for name, tensor in saved.module.state_dict().items()}, ancestors
@@ -67,7 +72,8 @@ def earlier_model(
 
 
 def ancestors_of(privacy: Mapping[str, Any]) -> list[Ancestor]:
-    """The runs that a model came out of, by the statement in its file; what cannot be read counts as not private.
+    """The runs that a model came out of, by the statement in its file; what cannot be read counts
+    as not private.
 
     >>> ancestors_of({"data": "clinic", "private": True, "epsilon": 2.0, "delta": 1e-5})[0]["epsilon"]
     2.0
@@ -96,7 +102,8 @@ def continued_statement(
     if others:
         names = ", ".join(others)
         notes.append(
-            f"The first weights come from a model of other data ({names}), whose rows this run does not protect."
+            f"The first weights come from a model of other data ({names}), whose rows this run "
+            "does not protect."
         )
     return {
         **statement,
@@ -114,22 +121,24 @@ def _together(statement: Mapping[str, Any], same: Sequence[Ancestor]) -> str:
     spent = [one["epsilon"] for one in (*same, statement)]
     if not alike or None in spent:
         return f"{start} the epsilons of all these runs add up."
-    delta = math.fsum(one["delta"] for one in (*same, statement))
-    return f"{start} together at most epsilon {math.fsum(spent):.4g} at delta {delta:g}."
+    deltas = [one["delta"] for one in (*same, statement)]
+    added = " + ".join(f"{delta:g}" for delta in deltas)
+    return (
+        f"{start} together at most epsilon {math.fsum(spent):.4g} at delta "
+        f"{math.fsum(deltas):g} = {added}."
+    )
 
 
 def _same_data(ancestors: Sequence[Ancestor], data: str) -> list[Ancestor]:
-    return [
-        one for one in ancestors if one["data"] in (None, data)
-    ]  # a file that does not say may be of these rows
+    # a file that does not say may be of these rows
+    return [one for one in ancestors if one["data"] in (None, data)]
 
 
 def _ancestor(privacy: Mapping[str, Any]) -> Ancestor:
     epsilon, delta = (_number(privacy.get(key)) for key in ("epsilon", "delta"))
     texts = {key: value if isinstance(value := privacy.get(key), str) else None for key in _TEXTS}
-    known = (
-        epsilon is not None or privacy.get("epsilon", 0) is None
-    )  # null: the parties keep it to themselves
+    # null: the parties keep it to themselves
+    known = epsilon is not None or privacy.get("epsilon", 0) is None
     private = privacy.get("private") is True and known and delta is not None
     return {**texts, "private": private, "epsilon": epsilon if private else None, "delta": delta}
 

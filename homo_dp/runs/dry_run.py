@@ -1,4 +1,6 @@
-"""The dry run: what a training would release, at what price. Rows that are not declared are counted in the files."""
+"""The dry run: what a training would release, at what price. Rows that are not declared are
+counted in the files.
+"""
 
 from __future__ import annotations
 
@@ -18,21 +20,25 @@ from homo_dp.federation.sessions.build import (
     noise_source,
     run_budget,
 )
-from homo_dp.federation.sessions.statement import epsilon_after, quoted_observer
+from homo_dp.federation.sessions.statement import DRAFTED, epsilon_after, quoted_observer
 from homo_dp.models.registry import build_model
-from homo_dp.privacy.ledger import Ledger
+from homo_dp.privacy.ledger import Charge, Ledger
 from homo_dp.privacy.ledger.budget import refusal
 from homo_dp.privacy.ledger.totals import Totals
-from homo_dp.runs.auto import is_auto, settled, with_model
+from homo_dp.runs.auto import algorithm_line, is_auto, settled, with_model
+from homo_dp.runs.run_facts import run_line
+from homo_dp.runs.simulation import USERS
 from homo_dp.runs.user_simulation import (
     counted,
     counts_users,
+    planned_population,
     planned_user_mechanism,
     shares_user_noise,
     simulates_users,
 )
 
-MUCH_NOISE = 1.0  # noise of a step as large as the largest sum of clipped gradients: from here on little is learned
+# noise of a step as large as the largest sum of clipped gradients: from here on little is learned
+MUCH_NOISE = 1.0
 
 
 @dataclass(frozen=True)
@@ -40,7 +46,9 @@ class Planned:
     """What a training would release, by party, and why it would be refused, if it would."""
 
     parties: Mapping[str, Mapping[str, Any]]
+    config: Config
     releases: tuple[str, ...]
+    auto: tuple[str, ...]  # what train.auto chose, and what to expect of it
     notes: tuple[str, ...]
     refused: str | None
     warnings: tuple[str, ...] = ()
@@ -48,45 +56,76 @@ class Planned:
 
 
 def plan_of(config: Config) -> Planned:
-    """Each party's releases, sigma, epsilon, remaining budget and noise-to-signal; a private table is only counted."""
+    """Each party's releases, sigma, epsilon, remaining budget and noise-to-signal; a private
+    table is only counted.
+    """
     if "private" in (config.data.scaling, config.data.counts) or config.data.private_levels:
         from homo_dp.runs.learned_bounds import with_planned_learning
 
         config = with_planned_learning(config, planned_mechanism)
-    config, found = settled_by_plan(config)
+    config, found = settled_by_plan(_with_users(config))
     mechanism, counted_here = planned_mechanism(config)
     plans = {name: mechanism.planned(facts) for name, facts in mechanism.facts.parties.items()}
     left = _remaining(config)
-    notes = [*found, *(note for plan in plans.values() for note in plan.notes)]
+    notes = [note for plan in plans.values() for note in plan.notes]
     if config.train.init_from:
         notes.append(continuation_note(config.train.init_from))
     return Planned(
+        config=config,
         parties={name: _row(mechanism, name, plan, plans, left) for name, plan in plans.items()},
         releases=tuple(dict.fromkeys(text for plan in plans.values() for text in plan.releases)),
+        auto=found,
         notes=tuple(dict.fromkeys(notes)),
         refused=_refusal(config, mechanism, plans),
-        warnings=tuple(noise_warnings(plans)),
+        warnings=(*noise_warnings(plans), *_draft_warnings(config, mechanism)),
         counted_in_files=counted_here,
     )
+
+
+def _draft_warnings(config: Config, mechanism: Mechanism) -> list[str]:
+    if not mechanism.private or config.data.bounds_source != "draft":
+        return []
+    return [f"data.bounds_source=draft: epsilon does not cover {DRAFTED}"]
 
 
 def settled_by_plan(config: Config) -> tuple[Config, tuple[str, ...]]:
     """The config with what ``train.auto`` fills in, and what it says about it."""
     config = with_model(config)
+    if simulates_users(config) or shares_user_noise(config):
+        return config, (algorithm_line(config),)
+    rows = planned_rows(config)[0]
     if not is_auto(config):
-        return config, ()
-    found = settled(config, declared_encoding(config), planned_rows(config)[0])
+        return config.with_delta(rows.values()), (algorithm_line(config),)
+    found = settled(config, declared_encoding(config), rows)
     return found.config, found.notes
 
 
-def show_plan(config: Config, screen: Screen) -> None:
+def introduce(config: Config, screen: Screen, source: str | None) -> None:
+    """Show the first line of a command that trains several times."""
+    config = with_model(config)
+    users = simulates_users(config)
+    counts = {USERS: planned_population(config)} if users else planned_rows(config)[0]
+    screen.line(_first_line(config, counts, source))
+
+
+def _first_line(config: Config, counts: Mapping[str, int], source: str | None) -> str:
+    """The first line by what a plan counts: the rows of each party, or the users."""
+    if simulates_users(config):
+        return run_line(config, {f"{count} users": None for count in counts.values()}, source)
+    return run_line(config, counts, source)
+
+
+def show_plan(config: Config, screen: Screen, source: str | None = None) -> None:
     """Print the plan of a training."""
     planned = plan_of(config)
     rows = list(planned.parties.values())
+    counts = {name: row["rows"] for name, row in planned.parties.items()}
+    first = _first_line(planned.config, counts, source)
+    screen.line(first)
     if planned.counted_in_files:
         screen.line(
-            f"dry run: {counted(config)} were counted in the files, nothing else of them was used; nothing is released "
-            "or charged"
+            f"dry run: {counted(config)} were counted in the files, nothing else of them was used; "
+            "nothing is released or charged"
         )
     else:
         screen.line("dry run: no data was touched, nothing is charged")
@@ -94,31 +133,46 @@ def show_plan(config: Config, screen: Screen) -> None:
     screen.table("plan", header, [list(row.values()) for row in rows])
     for text in planned.releases:
         screen.line(f"released by each party: {text}")
-    for text in planned.notes:
+    for text in (*planned.auto, *planned.notes):
         screen.line(text)
     for text in planned.warnings:
         screen.warn(text)
     if planned.refused is not None:
         screen.line(f"the run would be refused: {planned.refused}")
-    screen.summary({"parties": planned.parties, "refused": planned.refused})
+    screen.summary(
+        {
+            "run": first,
+            "parties": planned.parties,
+            "released": planned.releases,
+            "auto": planned.auto,
+            "notes": planned.notes,
+            "warnings": planned.warnings,
+            "counted_in_files": planned.counted_in_files,
+            "refused": planned.refused,
+        }
+    )
 
 
 def noise_warnings(plans: Mapping[str, PartyPlan]) -> list[str]:
-    """A warning where the noise of a step is larger than the largest sum of clipped gradients, for the worst party."""
+    """A warning where the noise of a step is larger than the largest sum of clipped gradients,
+    for the worst party.
+    """
     name, worst = max(
         ((name, plan.noise_to_signal) for name, plan in plans.items()), key=lambda each: each[1]
     )
     if worst < MUCH_NOISE:
         return []
     return [
-        f"noise to signal per step is {worst:.3g} at {name}: noise is larger than all clipped gradients of a step "
-        "together, so little will be learned; raise train.batch_size or privacy.target_epsilon, or use fewer rounds, "
-        "a smaller model or more rows"
+        f"noise to signal per step is {worst:.3g} at {name}: noise is larger than all clipped "
+        "gradients of a step together, so little will be learned; raise train.batch_size or "
+        "privacy.target_epsilon, or use fewer rounds, a smaller model or more rows"
     ]
 
 
 def planned_mechanism(config: Config) -> tuple[Mechanism, bool]:
-    """The mechanism of a run, calibrated from declared, shipped or counted rows; and whether they were counted."""
+    """The mechanism of a run, calibrated from declared, shipped or counted rows; and whether
+    they were counted.
+    """
     shape, classes = public_shape(config)
     public = config.privacy.public_tensors
     model = build_model(config.model, shape, classes, config.train.seed, public_tensors=public)
@@ -133,8 +187,8 @@ def planned_mechanism(config: Config) -> tuple[Mechanism, bool]:
 def continuation_note(path: str) -> str:
     """What somebody who continues a model should know about epsilon."""
     return (
-        f"continuing {path}: where the data are the same, the epsilon of this run adds to the one in that model's "
-        "privacy statement"
+        f"continuing {path}: where the data are the same, the epsilon of this run adds to the one "
+        "in that model's privacy statement"
     )
 
 
@@ -163,22 +217,28 @@ def _row(
 
 
 def _remaining(config: Config) -> float | None:
-    """Lifetime epsilon that is left for these data before this run; None without a lifetime budget."""
+    """Epsilon that one further release about these data may have before this run; None without a
+    lifetime budget.
+    """
     budget = run_budget(config)
-    if budget.lifetime_epsilon is None or budget.lifetime_delta is None:
-        return None
     if not Path(config.privacy.ledger).exists():
         return budget.lifetime_epsilon
     with Ledger(config.privacy.ledger, read_only=True) as ledger:
-        spent = ledger.spent(config.data.dataset, budget.lifetime_delta)
-    return max(0.0, budget.lifetime_epsilon - spent.epsilon.rdp)
+        return ledger.epsilon_left(config.data.dataset, budget)
 
 
-def _refusal(config: Config, mechanism: Mechanism, plans: dict[str, PartyPlan]) -> str | None:
-    """Why training would stop before its first round, None if the ledger has room for all of it."""
-    if not mechanism.private:
-        return None
-    planned = [
+def planned_charges(config: Config) -> list[tuple[Charge, int]]:
+    """All that a run would charge, and how often each, before a row is touched."""
+    config, _ = settled_by_plan(_with_users(config))
+    mechanism, _ = planned_mechanism(config)
+    plans = {name: mechanism.planned(facts) for name, facts in mechanism.facts.parties.items()}
+    return _charges(config, mechanism, plans)
+
+
+def _charges(
+    config: Config, mechanism: Mechanism, plans: Mapping[str, PartyPlan]
+) -> list[tuple[Charge, int]]:
+    return [
         charge
         for name, plan in plans.items()
         if mechanism.paid_against in plan.events
@@ -186,6 +246,20 @@ def _refusal(config: Config, mechanism: Mechanism, plans: dict[str, PartyPlan]) 
             mechanism, plan, mechanism.paid_against
         )
     ]
+
+
+def _with_users(config: Config) -> Config:
+    """The config with its delta by the number of users, where users are counted."""
+    if simulates_users(config) or shares_user_noise(config):
+        return config.with_delta([planned_population(config)])
+    return config
+
+
+def _refusal(config: Config, mechanism: Mechanism, plans: dict[str, PartyPlan]) -> str | None:
+    """Why training would stop before its first round, None if the ledger has room for all of it."""
+    if not mechanism.private:
+        return None
+    planned = _charges(config, mechanism, plans)
     if not Path(config.privacy.ledger).exists():
         return refusal(Totals(), planned, run_budget(config))
     with Ledger(config.privacy.ledger, read_only=True) as ledger:

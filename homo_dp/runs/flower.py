@@ -1,4 +1,6 @@
-"""An aggregator inside a Flower ServerApp: the same process as elsewhere, with Flower's Grid as its transport."""
+"""An aggregator inside a Flower ServerApp: the same process as elsewhere, with Flower's Grid as
+its transport.
+"""
 
 from __future__ import annotations
 
@@ -21,13 +23,15 @@ from homo_dp.transport.sealing import Sealer
 
 
 def aggregate(fleet: Fleet, run_config: Mapping[str, Any]) -> None:
-    """Run the aggregator that the run's config names; what a user can mend is one line in Flower's log."""
+    """Run the aggregator that the run's config names; what a user can mend is one line in
+    Flower's log.
+    """
     try:
         config = _config(run_config)
         if learns(config):
             raise ConfigError(
-                "data.scaling, data.counts, levels: nothing is learnt before a run on Flower; ask `homo-dp stats` "
-                "first and write down what it finds, with data.learnt"
+                "data.scaling, data.counts, levels: nothing is learnt before a run on Flower; ask "
+                "`homo-dp stats` first and write down what it finds, with data.learnt"
             )
 
         def transport(config: Config, sealer: Sealer, state: Path) -> GridTransport:
@@ -44,8 +48,8 @@ def _config(run_config: Mapping[str, Any]) -> Config:
     path = run_config.get("config")
     if not isinstance(path, str) or not path:
         raise ConfigError(
-            "config: is not given; flwr run ... --run-config 'config=\"conf/federation.yaml\"' names the "
-            "aggregator's file, on the machine where the ServerApp runs"
+            "config: is not given; flwr run ... --run-config 'config=\"conf/federation.yaml\"' "
+            "names the aggregator's file, on the machine where the ServerApp runs"
         )
     given = str(run_config.get("params", ""))
     params = parse_params([given] if given else [])

@@ -1,8 +1,9 @@
-"""The first phase of a training with ``data.scaling: private``: working bounds are learnt, then public.
+"""The first phase of a training with ``data.scaling: private``: working bounds are learnt, then
+public.
 
-Outer bounds in, a run of statistics with its share of the budget, a config with working bounds out; levels and row
-counts that are ``private`` likewise. The config says
-what that has cost (``data.learnt``), so the training's noise is solved together with it, and scoring uses the bounds.
+Outer bounds in, a run of statistics with its share of the budget, a config with working bounds out;
+levels and row counts that are ``private`` likewise. The config says what that has cost
+(``data.learnt``), so the training's noise is solved together with it, and scoring uses the bounds.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from homo_dp.data.parties import encoding_of, load_federation
 from homo_dp.data.public_encoding import public_encoding
 from homo_dp.federation.mechanisms.base import Mechanism
 from homo_dp.federation.mechanisms.round_sums import noise_of_share
+from homo_dp.federation.sessions.members import MOST_ROWS
 from homo_dp.privacy.accounting.accountants import epsilon
 from homo_dp.privacy.accounting.checks import most_rows
 from homo_dp.privacy.accounting.dp_event import GaussianDpEvent
@@ -35,7 +37,9 @@ _MASKED = ("secure_aggregation", "tolerated_dropouts", "tolerated_colluders")
 
 
 def learns(config: Config) -> bool:
-    """Whether a config asks for bounds, counts or levels to be learnt, and they have not been yet."""
+    """Whether a config asks for bounds, counts or levels to be learnt, and they have not been
+    yet.
+    """
     return (
         bool(parts_of(config))
         and config.data.learnt is None
@@ -44,7 +48,9 @@ def learns(config: Config) -> bool:
 
 
 def with_what_is_learnt(config: Config) -> Config:
-    """The config with the levels, row counts and bounds that were found; as it is where nothing is asked."""
+    """The config with the levels, row counts and bounds that were found; as it is where nothing
+    is asked.
+    """
     if not learns(config):
         return config
     steps = {
@@ -78,10 +84,12 @@ def with_released_levels(config: Config, part: float = 1.0) -> Config:
 
 
 def levels_phase(config: Config, names: Sequence[str] = (), part: float = 1.0) -> Config:
-    """The statistics that ask for the names of levels: never under masks, which a list of names cannot have.
+    """The statistics that ask for the names of levels: never under masks, which a list of names
+    cannot have.
 
     Guarantees:
-        - where the counts of ``names`` are private, nothing depends on them: every party stands with one row.
+        - where the counts of ``names`` are private, nothing depends on them: every party stands
+          with one row.
     """
     _with_levels_later(config)  # refuses what cannot be learnt
     tree = phase_of(config, [LEVEL_NAMES], part).model_dump(mode="json")
@@ -100,8 +108,9 @@ def with_levels(config: Config, found: Results) -> Config:
     for name, levels in answer["values"].items():
         if not levels:
             raise DataError(
-                f"data.columns.{name}.levels=private: no value passed the threshold of {answer['threshold']:.0f} rows "
-                "of a party; list the levels, drop the column, or raise privacy.statistics_share or target_epsilon"
+                f"data.columns.{name}.levels=private: no value passed the threshold of "
+                f"{answer['threshold']:.0f} rows of a party; list the levels, drop the column, or "
+                "raise privacy.statistics_share or target_epsilon"
             )
         tree["data"]["columns"][name] |= {
             "levels": levels,
@@ -117,14 +126,16 @@ def _with_levels_later(config: Config) -> Config:
     for name in config.data.private_levels:
         if is_pattern(name):
             raise DataError(
-                f"data.columns.{name}.levels=private: is a pattern; name each column whose levels are learnt"
+                f"data.columns.{name}.levels=private: is a pattern; name each column whose levels "
+                "are learnt"
             )
         tree["data"]["columns"][name]["levels"] = [LATER]
     later = config_from(tree)
     known = _known_encoding(later).names
     if unused := [name for name in config.data.private_levels if name not in known]:
         raise DataError(
-            f"data.columns.{unused[0]}.levels=private: the column is not used; leave its description out"
+            f"data.columns.{unused[0]}.levels=private: the column is not used; leave its "
+            "description out"
         )
     return later
 
@@ -139,7 +150,8 @@ def counts_phase(config: Config, names: Sequence[str], part: float = 1.0) -> Con
     """The statistics that ask for row counts.
 
     Guarantees:
-        - until they are released nothing depends on the true counts: every party stands with one row.
+        - until they are released nothing depends on the true counts: every party stands with one
+          row.
     """
     tree = phase_of(config, ["rows"], part).model_dump(mode="json")
     tree["data"] |= {"rows": dict.fromkeys(names, 1), "counts": None}
@@ -147,19 +159,24 @@ def counts_phase(config: Config, names: Sequence[str], part: float = 1.0) -> Con
 
 
 def with_counts(config: Config, found: Results, names: Sequence[str]) -> Config:
-    """The config with the counts that statistics found; where only the total was seen, its equal parts.
+    """The config with the counts that statistics found; where only the total was seen, its equal
+    parts.
 
-    Equal parts are all that masked sums need: parties sample with one rate, and only the total is divided by.
+    Equal parts are all that masked sums need: parties sample with one rate, and only the total is
+    divided by.
     """
     answer = found["questions"]["rows"]
     equal = {name: {"values": {"rows": answer["values"]["rows"] / len(names)}} for name in names}
     seen = answer.get("parties") or equal
-    most = most_rows(config.privacy.delta)  # a party may answer anything, and no plan can have more
+    # a party may answer anything, and no plan can have more
+    most = MOST_ROWS if config.privacy.delta is None else most_rows(config.delta)
     rows = {name: min(most, max(1, round(each["values"]["rows"]))) for name, each in seen.items()}
     tree = _tree(config)
     tree["data"] |= {
-        "rows": config.data.rows
-        | {name: count for name, count in rows.items() if name not in config.data.rows},
+        "rows": (
+            config.data.rows
+            | {name: count for name, count in rows.items() if name not in config.data.rows}
+        ),
         "learnt": _learnt(config, found["run"], [answer["noise_multiplier"]]),
     }
     return config_from(tree)
@@ -203,14 +220,15 @@ def _learnt(config: Config, run: str, noise: Sequence[float], delta: float = 0.0
 def with_planned_learning(
     config: Config, planned: Callable[[Config], tuple[Mechanism, bool]]
 ) -> Config:
-    """The config with the price that learning bounds will have, for a dry run; the bounds are still the outer ones."""
+    """The config with the price that learning bounds will have, for a dry run; the bounds are
+    still the outer ones.
+    """
     if not learns(config):
         return config
     parts, delta = parts_of(config), 0.0
     noise = [_noise(config, part) for name, part in parts.items() if name != "bounds"]
     if "levels" in parts:
-        privacy = config.privacy
-        delta = TAIL * min(privacy.delta, privacy.lifetime_delta or privacy.delta)
+        delta = TAIL * min(config.delta, config.lifetime_delta)
         config = _with_levels_later(config)
     if "bounds" in parts:
         mechanism, _ = planned(phase_of(with_all_columns(config), ["bounds"], parts["bounds"]))
@@ -221,7 +239,9 @@ def with_planned_learning(
 
 
 def with_all_columns(config: Config) -> Config:
-    """The config with every column written out, as both phases and whoever reads the resolved config need it."""
+    """The config with every column written out, as both phases and whoever reads the resolved
+    config need it.
+    """
     encoding = _known_encoding(config)
     tree = _tree(config)
     known = tree["data"]["columns"]
@@ -246,7 +266,9 @@ def with_all_columns(config: Config) -> Config:
 
 
 def _known_encoding(config: Config) -> Encoding:
-    """By the names of a table's columns where one is here, else by those that are declared, as an aggregator does."""
+    """By the names of a table's columns where one is here, else by those that are declared, as
+    an aggregator does.
+    """
     data = config.data
     return (
         encoding_of(config) if data.files or data.embedded is not None else public_encoding(config)
@@ -265,13 +287,15 @@ def _noise(config: Config, part: float) -> float:
     """The noise multiplier of one sum that takes a part of the statistics' budget."""
     privacy = config.privacy
     return noise_of_share(
-        privacy.statistics_share * part, privacy.target_epsilon or 1.0, privacy.delta
+        privacy.statistics_share * part, privacy.target_epsilon or 1.0, config.delta
     )
 
 
 def phase_of(config: Config, ask: Sequence[str], part: float = 1.0) -> Config:
-    """The statistics that are asked first, with their part of the budget as a target of their own."""
-    target = epsilon(GaussianDpEvent(_noise(config, part)), config.privacy.delta).quoted
+    """The statistics that are asked first, with their part of the budget as a target of their
+    own.
+    """
+    target = epsilon(GaussianDpEvent(_noise(config, part)), config.delta).quoted
     tree = config.model_dump(mode="json")
     kept = (
         "delta",
@@ -286,6 +310,8 @@ def phase_of(config: Config, ask: Sequence[str], part: float = 1.0) -> Config:
     } | {
         "mechanism": "statistics",
         "target_epsilon": target,
+        # by what is declared now: a step that learns may stand in other counts
+        "delta": config.delta if config.data.rows else config.privacy.delta,
     }
     tree["statistics"], tree["metrics"] = {"ask": list(ask)}, {}
     tree["train"] = TrainConfig(seed=config.train.seed).model_dump(mode="json")

@@ -1,4 +1,6 @@
-"""Masked sums between processes: peers by the keys of one's own config, bound to the plan, with all secrets on disk."""
+"""Masked sums between processes: peers by the keys of one's own config, bound to the plan, with
+all secrets on disk.
+"""
 
 from __future__ import annotations
 
@@ -25,10 +27,12 @@ from homo_dp.transport.sealing import Sealer
 def party_sums(
     own: Config, plan: PlanJson, sealer: Sealer, mechanism: Mechanism, folder: Path
 ) -> PartySums | None:
-    """A party's side, None where nothing is masked; ``plan`` is as it came, since all parties must have got the same.
+    """A party's side, None where nothing is masked; ``plan`` is as it came, since all parties must
+    have got the same.
 
     Guarantees:
-        - peers are those of the party's own ``federation.parties``, with keys that are neither expired nor revoked;
+        - peers are those of the party's own ``federation.parties``, with keys that are neither
+          expired nor revoked;
         - what has to survive a crash is in ``folder`` before anything that follows from it is sent.
     """
     found = mechanism.masked_sum
@@ -42,7 +46,8 @@ def party_sums(
         raise PlanRefused("roster", f"federation.parties: {refusal}") from None
     if keys[sealer.name].raw != sealer.own.public.raw:
         raise ConfigError(
-            f"federation.parties.{sealer.name}: is not the public key of party.key_file; take the line of that key"
+            f"federation.parties.{sealer.name}: is not the public key of party.key_file; take the "
+            "line of that key"
         )
     roster = _roster(run_name(own), keys, found.share, plan)
     party = SecureSumParty(roster, sealer.name, sealer.own.signer.sign, SumFiles(folder / "sums"))
@@ -68,7 +73,8 @@ def _roster(run: str, keys: Mapping[str, PublicKey], share: NoiseShare, plan: Pl
 
 
 def plan_digest(plan: PlanJson) -> str:
-    """The digest of a plan that parties sign, so that all who share noise have agreed to the same plan.
+    """The digest of a plan that parties sign, so that all who share noise have agreed to the same
+    plan.
 
     >>> plan_digest({"rounds": 3, "version": 1}) == plan_digest({"version": 1, "rounds": 3})
     True

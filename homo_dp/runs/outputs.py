@@ -1,4 +1,6 @@
-"""The files of a finished or interrupted training: predictions, indicators, model, resolved config, ledger extract."""
+"""The files of a finished or interrupted training: predictions, indicators, model, resolved
+config, ledger extract.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +21,7 @@ from homo_dp.config.output import OutputConfig
 from homo_dp.config.schema import Config
 from homo_dp.core.errors import printable
 from homo_dp.core.files import FOLDER_MODE, make_folder, write_whole
+from homo_dp.data.recorded_split import split_record
 from homo_dp.federation.mechanisms.round_sums import METRICS
 from homo_dp.federation.sessions.best_round import LOWER_IS_BETTER, BestRound, best_round_of
 from homo_dp.federation.sessions.build import run_budget
@@ -29,19 +32,16 @@ from homo_dp.models.scoring import no_metrics, outputs_of, score_tables
 from homo_dp.privacy.ledger import Ledger
 from homo_dp.runs.code_version import commit_tags
 from homo_dp.runs.round_metrics import GradientNorms
+from homo_dp.runs.setup_facts import bounds_facts
 from homo_dp.runs.simulation import RunOutcome
 from homo_dp.tracking.files import companion, write_json
 from homo_dp.tracking.indicators import build_indicators, local_only_names, write_indicators
 from homo_dp.tracking.predictions import PredictionWriter
 from homo_dp.tracking.report.ledger_extract import ledger_summary
 
-LIBRARIES = (
-    "torch",
-    "numpy",
-    "pandas",
-    "dp-accounting",
-    "cryptography",
-)  # those that a result or its noise rests on
+FILE_NAMES = ("predictFileName", "indicatorFileName", "modelFileName")
+# those that a result or its noise rests on
+LIBRARIES = ("torch", "numpy", "pandas", "dp-accounting", "cryptography")
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,9 @@ def write_outputs(
     norms: GradientNorms | None = None,
     begin: Callable[[Mapping[str, Any]], None] = lambda _: None,
 ) -> Written:
-    """Write everything that a training leaves, each file whole or not at all; ``begin`` hears what plots need first."""
+    """Write everything that a training leaves, each file whole or not at all; ``begin`` hears
+    what plots need first.
+    """
     config = outcome.config
     output = config.output if not outcome.interrupted else apart(config.output)
     outcome.load_weights()
@@ -127,7 +129,9 @@ def _renamed(output: OutputConfig, rename: Callable[[Path], Path]) -> OutputConf
 
 
 def numbered(output: OutputConfig) -> OutputConfig:
-    """The same names in a new folder ``run-001``, ``run-002``, ... beside them, which is made here."""
+    """The same names in a new folder ``run-001``, ``run-002``, ... beside them, which is made
+    here.
+    """
     parent = Path(output.indicatorFileName).parent
     make_folder(parent)
     number = 1 + max(
@@ -144,21 +148,41 @@ def numbered(output: OutputConfig) -> OutputConfig:
     return _renamed(output, lambda path: path.parent / folder.name / path.name)
 
 
-def replaced(output: OutputConfig) -> str | None:
-    """What a run would replace, in a sentence; None if its names are free."""
-    there = [path for _, path in output if isinstance(path, str) and Path(path).is_file()]
+def replaced(
+    output: OutputConfig, run: str | None = None, names: Sequence[str] = FILE_NAMES
+) -> str | None:
+    """What a run would replace, in a sentence; None if its names are free.
+
+    Args:
+        output: the names.
+        run: of a process of a federation, which has no --keep; its own files are not another's.
+        names: the keys of the files that it writes.
+    """
+    there = [path for name in names if Path(path := getattr(output, name)).is_file()]
     if not there:
         return None
-    run = ""
+    other = ""
     with contextlib.suppress(OSError, ValueError):
         found = json.loads(Path(output.indicatorFileName).read_bytes())
         if isinstance(found, dict) and found.get("run"):
-            run = f" of {printable(str(found['run']))[:80]}, finished {printable(str(found.get('finished')))[:40]}"
-    return f"replaces {', '.join(there)}{run}; --keep writes each run into a folder of its own"
+            if found["run"] == run:
+                return None
+            other = (
+                f" of {printable(str(found['run']))[:80]}, finished "
+                f"{printable(str(found.get('finished')))[:40]}"
+            )
+    way = (
+        "--keep writes each run into a folder of its own"
+        if run is None
+        else "other paths in output keep them"
+    )
+    return f"replaces {', '.join(there)}{other}; {way}"
 
 
 def worth_of(outcome: RunOutcome) -> dict[str, Any]:
-    """What the result is to be compared with: the most frequent class, and a plain fit where the rows are public."""
+    """What the result is to be compared with: the most frequent class, and a plain fit where the
+    rows are public.
+    """
     parties, task, data = (
         outcome.federation.parties.values(),
         outcome.model.task,
@@ -172,19 +196,6 @@ def worth_of(outcome: RunOutcome) -> dict[str, Any]:
     if data.public or (data.embedded is not None and not data.files):
         found["plain_fit"] = plain_fit(task, [party.train for party in parties], test)
     return found
-
-
-def bounds_facts(config: Config) -> dict[str, Any]:
-    """Where bounds and levels come from, as the config says."""
-    data = config.data
-    shipped = "public" if data.embedded is not None and not data.files else None
-    columns = {
-        name: block.source for name, block in data.columns.items() if block.source is not None
-    }
-    return {
-        "source": data.bounds_source or shipped or "not said",
-        **({"columns": columns} if columns else {}),
-    }
 
 
 def report_facts(config: Config) -> dict[str, Any]:
@@ -202,7 +213,9 @@ def report_facts(config: Config) -> dict[str, Any]:
 def indicators_of(
     outcome: RunOutcome, ledger: Mapping[str, Any] | None, worth: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """The content of the indicators file: metrics, the privacy statement, every round, the state of the ledger."""
+    """The content of the indicators file: metrics, the privacy statement, every round, the state
+    of the ledger.
+    """
     worth = worth_of(outcome) if worth is None else worth
     config, federation, threshold = (
         outcome.config,
@@ -225,6 +238,8 @@ def indicators_of(
             if found
             else no_metrics(task, name)
         )
+    if federation.strays.rows:
+        parts["train_"]["train_strays"] = federation.strays.shares()
     if "test_majority" in worth:
         parts["test_"]["test_majority"] = worth["test_majority"]
     public_test = config.data.public_test
@@ -239,7 +254,8 @@ def indicators_of(
         "model": config.model.factory or config.model.name,
         "rounds_done": len(outcome.rounds),
         "interrupted": outcome.interrupted,
-        "bounds": bounds_facts(config),
+        "bounds": bounds_facts(config, outcome.own),
+        "setup": dict(outcome.setup),
         **report_facts(config),
         "classes": [str(name) for name in task.classes],
         **({"plain_fit": worth["plain_fit"]} if worth.get("plain_fit") else {}),
@@ -253,7 +269,9 @@ def indicators_of(
 
 
 def released_of(rounds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The last metrics that parties released with noise, each with the half width of its 95 % bar; empty without."""
+    """The last metrics that parties released with noise, each with the half width of its 95 %
+    bar; empty without.
+    """
     asked = [row for row in rounds if row.get("asked") == METRICS and "released_rows" in row]
     if not asked:
         return {}
@@ -278,7 +296,9 @@ def _with_bars(row: Mapping[str, Any]) -> dict[str, dict[str, float]]:
 
 
 def judged(rounds: Sequence[Mapping[str, Any]], config: Config) -> dict[str, Any]:
-    """After how many rounds of training the model was best, by released or public figures, and whether it stopped."""
+    """After how many rounds of training the model was best, by released or public figures, and
+    whether it stopped.
+    """
     public = config.data.public_test and config.metrics.release != "noised"
     judge = best_round_of(config) or BestRound("test_" if public else "released_")
     return best_round(rounds, judge) | stopped_early(rounds, judge, config.train.rounds)
@@ -315,7 +335,9 @@ def best_round(rounds: Sequence[Mapping[str, Any]], judge: BestRound) -> dict[st
 def stopped_early(
     rounds: Sequence[Mapping[str, Any]], judge: BestRound, planned: int
 ) -> dict[str, Any]:
-    """After how many of the planned rounds of training a run stopped because its figures got no better."""
+    """After how many of the planned rounds of training a run stopped because its figures got no
+    better.
+    """
     trained = _trained(rounds, rounds[-1]["round"]) if rounds else 0
     if trained >= planned or not judge.stops(rounds):
         return {}
@@ -358,7 +380,9 @@ def released_line(indicators: Mapping[str, Any]) -> str | None:
 
 
 def judged_line(indicators: Mapping[str, Any]) -> str | None:
-    """Which round was best, whether its model is the one that was written, and whether the run stopped early."""
+    """Which round was best, whether its model is the one that was written, and whether the run
+    stopped early.
+    """
     best, stopped = indicators.get("best_round"), indicators.get("stopped_early")
     if not best:
         return None
@@ -368,14 +392,19 @@ def judged_line(indicators: Mapping[str, Any]) -> str | None:
         else "within the noise"
     )
     kept = "its model is written" if best["kept"] else "the last model is written"
-    text = f"best by {best['by']} after {best['rounds_of_training']} rounds of training, {beyond}; {kept}"
+    text = (
+        f"best by {best['by']} after {best['rounds_of_training']} rounds of training, {beyond}; "
+        f"{kept}"
+    )
     if stopped:
         text += f"; stopped after {stopped['rounds_of_training']} of {stopped['planned']} rounds"
     return text
 
 
 def _write_predictions(outcome: RunOutcome, path: Path) -> None:
-    """The test rows of all parties with their predictions; without test rows the header alone, over any older file."""
+    """The test rows of all parties with their predictions; without test rows the header alone,
+    over any older file.
+    """
     federation, task = outcome.federation, outcome.model.task
     tests = {
         name: party.test for name, party in federation.parties.items() if party.test is not None
@@ -393,7 +422,9 @@ def _write_predictions(outcome: RunOutcome, path: Path) -> None:
 
 
 def _write_for_parties(outcome: RunOutcome, output: OutputConfig, model: bytes) -> None:
-    """What single parties of a simulation get under names of their own: each only what is of its rows."""
+    """What single parties of a simulation get under names of their own: each only what is of its
+    rows.
+    """
     task, threshold = outcome.model.task, outcome.config.predict.threshold
     for name, wanted in output.parties.items():
         party = outcome.federation.parties[name]
@@ -409,9 +440,11 @@ def _write_for_parties(outcome: RunOutcome, output: OutputConfig, model: bytes) 
         if wanted.indicatorFileName is not None:
             scored = {"train_": [party.train], "test_": [] if test is None else [test]}
             parts = {
-                part: evaluate(task, *score_tables(outcome.model.module, found), part, threshold)
-                if found
-                else {}
+                part: (
+                    evaluate(task, *score_tables(outcome.model.module, found), part, threshold)
+                    if found
+                    else {}
+                )
                 for part, found in scored.items()
             }
             own = {**outcome.statement, "parties": {name: outcome.statement["parties"][name]}}
@@ -435,5 +468,6 @@ def model_card(outcome: RunOutcome) -> ModelCard:
         encoding=encoding.to_json(),
         threshold=outcome.config.predict.threshold,
         target_bounds=outcome.config.data.target_bounds,
-        privacy={**outcome.statement, "data": outcome.config.data.dataset},
+        privacy={**outcome.statement, "data": outcome.config.data.dataset, "run": outcome.run},
+        split=split_record(outcome.config),
     )

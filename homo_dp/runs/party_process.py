@@ -1,4 +1,6 @@
-"""A party as a process of its own: its config and the aggregator's plan become a Party; its files stay with it."""
+"""A party as a process of its own: its config and the aggregator's plan become a Party; its
+files stay with it.
+"""
 
 from __future__ import annotations
 
@@ -24,6 +26,7 @@ from homo_dp.data.in_memory import table_in_memory
 from homo_dp.data.parties import Federation, PartyData, load_federation, party_encoding
 from homo_dp.data.party_row_checks import check_own_rows
 from homo_dp.data.readers import checked
+from homo_dp.data.table_notes import shown_notes
 from homo_dp.federation.mechanisms.base import Mechanism, PartyFacts, Weights
 from homo_dp.federation.mechanisms.cohort_mechanism import CohortMechanism
 from homo_dp.federation.mechanisms.local_fit import LocalFit
@@ -54,7 +57,12 @@ from homo_dp.federation.sessions.plan import (
     with_count,
 )
 from homo_dp.federation.sessions.plan_schema import read_plan
-from homo_dp.federation.sessions.statement import epsilon_after, privacy_statement, quoted_observer
+from homo_dp.federation.sessions.statement import (
+    epsilon_after,
+    privacy_statement,
+    quoted_observer,
+    statement_lines,
+)
 from homo_dp.federation.users.client_fit import ClientFit, load_client, with_client_rows
 from homo_dp.federation.users.users_fit import users_fit
 from homo_dp.models.registry import BuiltModel, size_of
@@ -64,12 +72,14 @@ from homo_dp.privacy.ledger import Ledger
 from homo_dp.privacy.ledger.outbox import MemoryOutbox, Outbox
 from homo_dp.runs.approval import check_rules, must_ask, wait_for_word
 from homo_dp.runs.masked_sums import party_sums
-from homo_dp.runs.outputs import Written, write_outputs
+from homo_dp.runs.outputs import Written, replaced, write_outputs
 from homo_dp.runs.plan_cost import given_away, party_budget
 from homo_dp.runs.preparatory_charges import agree_to_price, check_learnt, price_of
 from homo_dp.runs.processes import (
     GO_ON,
+    check_bounds_source,
     discreet,
+    fingerprints,
     learning_config,
     learning_run,
     learning_screen,
@@ -80,9 +90,10 @@ from homo_dp.runs.processes import (
 )
 from homo_dp.runs.round_metrics import GradientNorms, payload_bytes, promised_numbers
 from homo_dp.runs.run_facts import failure_tags
+from homo_dp.runs.setup_facts import party_setup
 from homo_dp.runs.simulation import RunOutcome
 from homo_dp.runs.statistics_outputs import show_statement, write_statement
-from homo_dp.tracking.indicators import numbers_of
+from homo_dp.tracking.indicators import no_better_than_majority, numbers_of
 from homo_dp.tracking.mlflow.tracker import open_tracker
 
 _LOCK_POLL = 0.5  # seconds between two looks at the lock of another process of this party
@@ -90,25 +101,32 @@ _LOCK_POLL = 0.5  # seconds between two looks at the lock of another process of 
 
 @dataclass(frozen=True)
 class AgreedJob:
-    """What a plan is at this party once it was agreed to: the settings, the rows, the model and the party itself."""
+    """What a plan is at this party once it was agreed to: the settings, the rows, the model and
+    the party itself.
+    """
 
     config: Config
     federation: Federation
     model: BuiltModel
     party: Party
+    parties: int  # that the plan names
 
 
 class PartyProcess:
-    """Builds the parts, runs the session, writes predictions, indicators, model and ledger extract locally."""
+    """Builds the parts, runs the session, writes predictions, indicators, model and ledger
+    extract locally.
+    """
 
     def __init__(self, config: Config, screen: Screen) -> None:
+        check_bounds_source(config)
         self.screen = screen
         self.run_id = run_name(config)
         self.sealer = party_sealer(config)
         self.name = self.sealer.name
         self.own = config = with_client_rows(config, self.name)
         _check_files(config, self.name)
-        check_own_rows(config, self.name)
+        self.rows_at_start = check_own_rows(config, self.name)
+        _check_delta(config, self.name, self.rows_at_start)
         self.noise = noise_source(config)
         self.ledger = Ledger(config.privacy.ledger)
         self.tracker = open_tracker(config)
@@ -116,10 +134,8 @@ class PartyProcess:
         self.gradient_norms = GradientNorms()
         self._progress: Progress | None = None
         self._shown = 0  # the last round on the screen
-        self._looked, self._paid = (
-            1,
-            0,
-        )  # the next round to look up in the ledger, and how many before it were charged
+        # the next round to look up in the ledger, and how many before it were charged
+        self._looked, self._paid = 1, 0
         self._asked = time.perf_counter()
 
     def run(self) -> int:
@@ -135,9 +151,11 @@ class PartyProcess:
             self._learn(step)
 
     def _learn(self, step: str) -> None:
-        """Take part in a step that is learnt before this run, in a run of its own with the same table and ledger.
+        """Take part in a step that is learnt before this run, in a run of its own with the same
+        table and ledger.
 
-        Where the party serves, another of its processes may be in that run already: wait until it has ended.
+        Where the party serves, another of its processes may be in that run already: wait until it
+        has ended.
         """
         run = learning_run(self.run_id, step)
         self.ledger.close()
@@ -162,10 +180,13 @@ class PartyProcess:
             say=self.screen.line,
             patience=self.own.party.patience,
             max_refusals=self.own.party.caps.max_refusals,
+            keys=fingerprints(self.sealer),
             has_learnt=self._has_learnt,
         )
         session = PartySession(duty, transport, PartyFiles(folder.path))
         try:
+            if (note := replaced(self.own.output, self.run_id)) is not None:
+                self.screen.warn(f"run {self.run_id}: {note}")
             with self.screen.progress(None) as self._progress:
                 weights = session.run()
             self._finish(session, weights)
@@ -187,17 +208,21 @@ class PartyProcess:
     def _client_fit(
         self, config: Config, model: BuiltModel, mechanism: Mechanism, own: PartyFacts
     ) -> ClientFit:
-        """Local training by the party's own client, where the mechanism bounds whatever comes of it."""
+        """Local training by the party's own client, where the mechanism bounds whatever comes of
+        it.
+        """
         if mechanism.name not in BOUNDS_THE_RESULT or mechanism.masked_sum is not None:
             raise ConfigError(
-                f"party.client={self.own.party.client}: privacy.mechanism={mechanism.name} works on rows, which a "
-                "client keeps to itself; use dp_fedavg without masks"
+                f"party.client={self.own.party.client}: privacy.mechanism={mechanism.name} works "
+                "on rows, which a client keeps to itself; use dp_fedavg without masks"
             )
         client = load_client(str(self.own.party.client), self.name)
         return ClientFit(model.module, own, client, config.train)
 
     def _build(self, folder: RunFolder, plan: PlanJson, outbox: Outbox | MemoryOutbox) -> Party:
-        """Check plan and config, then read the rows. A row that does not fit is left out: no answer depends on it."""
+        """Check plan and config, then read the rows. A row that does not fit is left out: no
+        answer depends on it.
+        """
         told, plan = plan, read_plan(plan)
         config = agree(self.own, plan)
         check_rules(self.own, config)
@@ -211,6 +236,8 @@ class PartyProcess:
         federation = load_federation(config, self.own.train.seed, only=self.name, leave_out=True)
         held = federation.parties[self.name]
         rows = self._rows(own, config, held)
+        for note in shown_notes(federation.notes):
+            self.screen.warn(f"run {self.run_id}: {note}; the aggregator is not told")
         with _refusing():
             model = _model(config, federation)
             parameters = sum(parameter.numel() for parameter in model.module.parameters())
@@ -226,9 +253,10 @@ class PartyProcess:
                     return self._client_fit(config, fresh, mechanism, own), mechanism
                 if isinstance(mechanism, CohortMechanism) and mechanism.masked_sum is not None:
                     names = federation.user_names
-                    return users_fit(
-                        config, fresh, held.train, self.name, own, names, apart=True
-                    ), mechanism
+                    return (
+                        users_fit(config, fresh, held.train, self.name, own, names, apart=True),
+                        mechanism,
+                    )
                 return build_fit(config, fresh, held.train, own, held.test), mechanism
 
             fit, mechanism = renew()
@@ -255,12 +283,11 @@ class PartyProcess:
         if must_ask(self.own):
             values = given_away(self.own, config, self.name, mechanism, party.plan)
             wait_for_word(folder.path, told, values, self.run_id, self.screen)
-        with (
-            _refusing()
-        ):  # again: others may have been agreed to since, above all while the operator was asked
+        # again: others may have been agreed to since, above all while the operator was asked
+        with _refusing():
             agree_to_price(self.own, config, party.plan, self.run_id, self.ledger, price)
         self.sealer.kinds = mechanism.kinds
-        self._agreed = AgreedJob(config, federation, model, party)
+        self._agreed = AgreedJob(config, federation, model, party, len(plan["rows"]))
         self._say_agreed(party)
         self.tracker = discreet(self.tracker, config, party.mechanism)
         who = f"party {self.name}"
@@ -270,25 +297,34 @@ class PartyProcess:
         return party
 
     def _rows(self, own: Config, config: Config, held: PartyData) -> int:
-        """The declared row count, else that of the table, with the rows that are left out; says which those are."""
-        count = len(held.train) + held.left_out
+        """The declared row count, else that of the training rows and of all that are left out;
+        tells the operator how many those are.
+        """
+        kept = len(held.train)
         if held.misfit is not None:
             self.screen.line(
-                f"run {self.run_id}: {held.left_out} of {count} training rows do not fit the plan's columns, classes "
-                f"or label and are left out, as test rows are; the aggregator is not told. The first: {held.misfit}"
+                f"run {self.run_id}: {held.left_out} rows do not fit the plan's columns, classes "
+                f"or label and are left out; {kept} are trained on; the aggregator is not told. "
+                f"The first: {held.misfit}"
+            )
+        elif kept == 0:
+            self.screen.line(
+                f"run {self.run_id}: there are no rows to train on; updates are noise alone, at "
+                "the same price; the aggregator is not told"
             )
         declared = own.data.rows.get(self.name)
         if declared is not None:
             return declared
         found = mechanism_class(config.privacy.mechanism)
         hidden = found.private and found.unit == "record" and not own.privacy.not_private
-        if (
-            hidden and not own.privacy.delta < 1 / count
-        ):  # of its own config: a plan can only lower it
+        # of its own config where it sets one: a plan can only lower it
+        delta = config.delta if own.privacy.delta is None else own.privacy.delta
+        if hidden and not delta * self.rows_at_start < 1:
             raise DataError(
-                f"privacy.delta={own.privacy.delta:g}: must be below 1 / rows = {1 / count:g}; lower it here"
+                f"privacy.delta={delta:g}: must be below 1 / rows = {1 / self.rows_at_start:g}; "
+                f"set a smaller one here, or declare data.rows.{self.name}"
             )
-        return count
+        return max(kept + held.left_out, 1)  # facts are of at least one row
 
     def _check_size(self, config: Config, encoding: Encoding) -> None:
         caps, allowed = self.own.party.caps, self.own.transport.max_message_bytes
@@ -301,13 +337,14 @@ class PartyProcess:
         if caps.parameters is not None and weights > caps.parameters:
             raise PlanRefused(
                 "model",
-                f"party.caps.parameters={caps.parameters}: the plan's model has {weights} weights; refused",
+                f"party.caps.parameters={caps.parameters}: the plan's model has {weights} weights; "
+                "refused",
             )
         if 4 * weights > allowed:
             raise PlanRefused(
                 "model",
-                f"transport.max_message_bytes={allowed}: the plan's model has {4 * weights} bytes; raise it if "
-                "you mean to train one as large",
+                f"transport.max_message_bytes={allowed}: the plan's model has {4 * weights} bytes; "
+                "raise it if you mean to train one as large",
             )
 
     def _settings(self, config: Config) -> PartySettings:
@@ -335,7 +372,8 @@ class PartyProcess:
             f"; round {number}: {asked.name}" for number, asked in party.plan.sums.items()
         )
         self.screen.line(
-            f"run {self.run_id}: agreed to {party.plan.all_rounds} rounds, {price}; each releases: {what}"
+            f"run {self.run_id}: agreed to {party.plan.all_rounds} rounds, {price}; each releases: "
+            f"{what}"
         )
 
     def _measure(self, number: int, weights: Weights) -> dict[str, Any]:
@@ -375,10 +413,8 @@ class PartyProcess:
             )
         self.gradient_norms.look({self.name: party})
         if self._progress is not None:
-            steps, self._shown = (
-                number - self._shown,
-                number,
-            )  # a party that was away does not start from one
+            # a party that was away does not start from one
+            steps, self._shown = number - self._shown, number
             self._progress.advance(
                 steps, loss=found["test_loss"], accuracy=found["test_acc"], epsilon=spent
             )
@@ -388,7 +424,9 @@ class PartyProcess:
         return row
 
     def _spent_rounds(self, number: int) -> int:
-        """After how many rounds of the plan a party has spent what this one has by now: it may have missed some."""
+        """After how many rounds of the plan a party has spent what this one has by now: it may
+        have missed some.
+        """
         party = self.job.party
         if not party.charges_itself:
             return number  # readers of the model see every round
@@ -437,6 +475,8 @@ class PartyProcess:
             weights=weights,
             statement=statement,
             rounds=session.duty.rows,
+            setup=party_setup(self.own, self.sealer, job.parties),
+            own=self.own,
         )
         ledger = self.ledger if job.party.mechanism.private else None
         written = write_outputs(outcome, ledger, self.gradient_norms, self.tracker.draw)
@@ -458,7 +498,10 @@ class PartyProcess:
             for part in ("train", "test")
         ]
         self.screen.table("metrics (local)", ["rows of", *names], cells)
-        for text in (outcome.statement["statement"], *outcome.statement["notes"]):
+        if (useless := no_better_than_majority(written.indicators)) is not None:
+            self.screen.warn(useless)
+        statement = outcome.statement
+        for text in (*statement_lines(statement), *statement["notes"]):
             self.screen.line(str(text))
         for name, path in written.files.items():
             self.screen.line(f"{name}: {path}")
@@ -475,7 +518,9 @@ def _model(config: Config, federation: Federation) -> BuiltModel:
 
 @contextmanager
 def _refusing() -> Iterator[None]:
-    """Refuse a plan whose numbers make arithmetic fail, instead of ending this process with a traceback."""
+    """Refuse a plan whose numbers make arithmetic fail, instead of ending this process with a
+    traceback.
+    """
     try:
         yield
     except (ArithmeticError, MemoryError, RecursionError, RuntimeError) as error:
@@ -484,8 +529,27 @@ def _refusing() -> Iterator[None]:
         ) from error
 
 
+def _check_delta(config: Config, name: str, rows: int) -> None:
+    """Refuse a delta that is too large for the rows, before anybody is told that there are any.
+
+    A plan can only lower delta. Where the count is declared, the true one is used for nothing.
+    """
+    privacy = config.privacy
+    found = mechanism_class(privacy.mechanism)
+    counted = name not in config.data.rows and config.data.counts != "private"
+    by_record = found.private and found.unit == "record" and not privacy.not_private
+    if privacy.delta is not None and counted and by_record and not privacy.delta * rows < 1:
+        raise DataError(
+            f"privacy.delta={privacy.delta:g}: must be below 1 / rows = {1 / rows:g} of "
+            f"data.files.{name}; lower it, or declare data.rows.{name}; if plans hide users, write "
+            "their privacy.mechanism and its keys in this party's own config"
+        )
+
+
 def _check_files(config: Config, name: str) -> None:
-    """Find out at the start, not when the plan comes, that a table is not there or cannot be read."""
+    """Find out at the start, not when the plan comes, that a table is not there or cannot be
+    read.
+    """
     data = config.data
     if data.files and data.one_table is None and name not in data.files:
         raise ConfigError(

@@ -1,4 +1,6 @@
-"""What a plan would give away at a party, and what the party lets it cost: for dry runs, and for approvals."""
+"""What a plan would give away at a party, and what the party lets it cost: for dry runs, and for
+approvals.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +16,11 @@ from homo_dp.runs.approval import ROWS_TOLD
 
 
 def party_budget(own: Config, agreed: Config) -> Budget:
-    """What the ledger enforces: the party's own cap, or the smaller target it agreed to; its own lifetime budget."""
+    """What the ledger enforces: the party's own cap, or the smaller target it agreed to; its own
+    lifetime budget.
+    """
     privacy = own.privacy
-    lifetime_delta = (
-        None if privacy.lifetime_epsilon is None else (privacy.lifetime_delta or privacy.delta)
-    )
+    lifetime_delta = None if privacy.lifetime_epsilon is None else own.lifetime_delta
     limits = [
         value for value in (agreed.privacy.target_epsilon, epsilon_cap(own)) if value is not None
     ]
@@ -32,7 +34,6 @@ def given_away(
     observer = quoted_observer({name: plan})
     spent = epsilon_after(plan, observer, plan.all_rounds)
     facts = mechanism.facts.parties[name]
-    budget = party_budget(own, config)
     return {
         "rounds": plan.all_rounds,
         "releases of a round": ", ".join(release_names(mechanism)),
@@ -46,12 +47,18 @@ def given_away(
         "epsilon (PLD)": spent.pld if spent else None,
         "epsilon (RDP)": spent.rdp if spent else None,
         "delta": plan.delta,
+        **own_limits(own),
+    }
+
+
+def own_limits(own: Config) -> dict[str, Any]:
+    """The limits that a party keeps whatever a plan asks for."""
+    releases = own.party.caps.releases
+    return {
         "most epsilon of a run": epsilon_cap(own),
         "most rounds": own.party.caps.rounds,
-        "releases allowed": ", ".join(own.party.caps.releases)
-        if own.party.caps.releases is not None
-        else "all of these",
-        "lifetime epsilon": budget.lifetime_epsilon,
+        "releases allowed": "all of these" if releases is None else ", ".join(releases),
+        "lifetime epsilon": own.privacy.lifetime_epsilon,
         "lifetime epsilon spent": _spent(own),
         "trusts the aggregator": own.privacy.trust_aggregator,
     }
@@ -62,5 +69,4 @@ def _spent(own: Config) -> float | None:
     if not Path(own.privacy.ledger).exists():
         return None
     with Ledger(own.privacy.ledger, read_only=True) as ledger:
-        delta = own.privacy.lifetime_delta or own.privacy.delta
-        return ledger.spent(own.data.dataset, delta).epsilon.quoted
+        return ledger.spent(own.data.dataset, own.lifetime_delta).epsilon.quoted

@@ -1,9 +1,11 @@
-"""Compares what a party has paid, or agreed to pay, for runs that learn something before a training with its plan.
+"""Compares what a party has paid, or agreed to pay, for runs that learn something before a training
+with its plan.
 
-A plan tells what was learnt before it and at what price, and the noise of the training is solved together with that.
-An aggregator that leaves it out would get the training under a target of its own. A party that serves may have all
-these runs open at once, each in a process of its own, so a run that was agreed to counts with all that it may still
-charge: its price is in `price.json` of its folder before its first round.
+A plan tells what was learnt before it and at what price, and the noise of the training is solved
+together with that. An aggregator that leaves it out would get the training under a target of its
+own. A party that serves may have all these runs open at once, each in a process of its own, so a
+run that was agreed to counts with all that it may still charge: its price is in `price.json` of its
+folder before its first round.
 """
 
 from __future__ import annotations
@@ -33,7 +35,8 @@ from homo_dp.privacy.errors import PrivacyError
 from homo_dp.privacy.ledger import Ledger
 from homo_dp.runs.processes import learning_run
 
-PRICE: Final = "price.json"  # in a run's folder once its plan was agreed to: the event of all that it may charge
+# in a run's folder once its plan was agreed to: the event of all that it may charge
+PRICE: Final = "price.json"
 _LOCK: Final = "agreeing.lock"  # in the party's folder
 _SLACK = 1e-6  # relative
 
@@ -49,7 +52,9 @@ def price_of(party: Party) -> DpEvent:
 def agree_to_price(
     own: Config, agreed: Config, plan: PartyPlan, run: str, ledger: Ledger, price: DpEvent
 ) -> None:
-    """Check a plan while no other process of this party agrees to one, and keep its price for their checks."""
+    """Check a plan while no other process of this party agrees to one, and keep its price for
+    their checks.
+    """
     with _alone(own.party.folder):
         check_learnt(own, agreed, plan, run, ledger, price)
         write_whole(own.party.folder / run / PRICE, to_json(price).encode(), "price of a run")
@@ -58,11 +63,12 @@ def agree_to_price(
 def check_learnt(
     own: Config, agreed: Config, plan: PartyPlan, run: str, ledger: Ledger, price: DpEvent
 ) -> None:
-    """Refuse a plan that counts less than was agreed to before it, and a step that comes late or passes the cap.
+    """Refuse a plan that counts less than was agreed to before it, and a step that comes late or
+    passes the cap.
 
     Guarantees:
-        - all steps of a training, and the training, together stay within the party's cap of one run, whichever the
-          aggregator asks for first and however their rounds alternate.
+        - all steps of a training, and the training, together stay within the party's cap of one
+          run, whichever the aggregator asks for first and however their rounds alternate.
     """
     base = learns_for(run)
     steps = [learning_run(base or run, step) for step in STEPS]
@@ -72,12 +78,13 @@ def check_learnt(
             spent, () if agreed.data.learnt is None else agreed.data.learnt.noise_multipliers
         )
         return
-    # A step that was agreed to before its training is among what the training counts, so it may go on.
+    # A step that was agreed to before its training is among what the training counts, so it may go
+    # on.
     if _agreed_price(own, run) != price and _has_begun(own, base, ledger):
         raise PlanRefused(
             "plan",
-            f"federation.run={run}: the run {base} has begun here, and nothing is learnt for a run after that; learn "
-            "it before a new run, or give this one a name that does not end on "
+            f"federation.run={run}: the run {base} has begun here, and nothing is learnt for a run "
+            "after that; learn it before a new run, or give this one a name that does not end on "
             f"-{', -'.join(STEPS[:-1])} or -{STEPS[-1]}",
         )
     if spent != NoOpDpEvent():
@@ -85,7 +92,9 @@ def check_learnt(
 
 
 def _spent(own: Config, run: str, ledger: Ledger) -> DpEvent:
-    """What a run has cost this party or, until it is over, what it may cost by the plan that was agreed to."""
+    """What a run has cost this party or, until it is over, what it may cost by the plan that was
+    agreed to.
+    """
     price = _agreed_price(own, run)
     if price is not None and not (own.party.folder / run / FINAL).exists():
         return price
@@ -111,7 +120,9 @@ def _agreed_price(own: Config, run: str) -> DpEvent | None:
 
 
 def _check_counted(spent: DpEvent, claimed: tuple[float, ...]) -> None:
-    """Every release of a step must be among those that the plan counts, with as much noise or less there."""
+    """Every release of a step must be among those that the plan counts, with as much noise or
+    less there.
+    """
     events = [from_json(text) for text, count in parts(spent).items() for _ in range(count)]
     paid = sorted(
         event.noise_multiplier if isinstance(event, GaussianDpEvent) else 0.0 for event in events
@@ -122,8 +133,9 @@ def _check_counted(spent: DpEvent, claimed: tuple[float, ...]) -> None:
     ):
         raise PlanRefused(
             "plan",
-            f"data.learnt: the plan does not count the {len(paid)} releases that this party made or agreed to before "
-            "it under the same target (runs of its name with -levels, -counts or -bounds)",
+            f"data.learnt: the plan does not count the {len(paid)} releases that this party made "
+            "or agreed to before it under the same target (runs of its name with -levels, "
+            "-counts or -bounds)",
         )
 
 

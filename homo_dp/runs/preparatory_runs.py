@@ -1,10 +1,12 @@
-"""What a training learns first, between processes: levels, counts and bounds, each in a run of its own before it.
+"""What a training learns first, between processes: levels, counts and bounds, each in a run of its
+own before it.
 
-The aggregator of run ``r`` tells every party of ``r`` by a status (``learning``, and what), and holds a run of
-statistics named ``r-levels``, ``r-counts`` or ``r-bounds`` with them: the same sessions, masks, ledgers and crash
-states as any run. What it found goes into the config, with its price, and the run ``r`` begins. A party that is told
-takes part in that run and comes back; it lets in no plan of ``r`` that leaves out what it has paid for there. Levels
-are a list of names, which masks cannot add up: that run has none, and a party that requires them refuses it.
+The aggregator of run ``r`` tells every party of ``r`` by a status (``learning``, and what), and
+holds a run of statistics named ``r-levels``, ``r-counts`` or ``r-bounds`` with them: the same
+sessions, masks, ledgers and crash states as any run. What it found goes into the config, with its
+price, and the run ``r`` begins. A party that is told takes part in that run and comes back; it lets
+in no plan of ``r`` that leaves out what it has paid for there. Levels are a list of names, which
+masks cannot add up: that run has none, and a party that requires them refuses it.
 """
 
 from __future__ import annotations
@@ -59,13 +61,15 @@ def aggregate(config: Config, screen: Screen) -> int:
 
 
 def _check_name(run: str) -> None:
-    """Refuse a name by which parties know a step of another run: they take no word that it has steps of its own."""
+    """Refuse a name by which parties know a step of another run: they take no word that it has
+    steps of its own.
+    """
     base = learns_for(run)
     if base is not None:
         raise ConfigError(
-            f"federation.run={run}: is the name of a run that learns for the run {base!r}, and nothing is learnt "
-            f"before such a run; end the name on another word than -{', -'.join(STEPS[:-1])} or -{STEPS[-1]}, here "
-            "and at every party"
+            f"federation.run={run}: is the name of a run that learns for the run {base!r}, and "
+            "nothing is learnt before such a run; end the name on another word than "
+            f"-{', -'.join(STEPS[:-1])} or -{STEPS[-1]}, here and at every party"
         )
 
 
@@ -99,7 +103,9 @@ def _learn(config: Config, step: str, part: float, screen: Screen) -> Config:
 
 
 def _announce(config: Config, step: str) -> None:
-    """Tell every party of the run, in its name, which step is learnt now; it waits for parties that are away."""
+    """Tell every party of the run, in its name, which step is learnt now; it waits for parties
+    that are away.
+    """
     run = run_name(config)
     sealer = aggregator_sealer(config, KINDS)
     folder = RunFolder(config.federation.state_dir, run)

@@ -1,4 +1,6 @@
-"""What aggregator and party processes share: ids, keys and the sealed transport, all from the config."""
+"""What aggregator and party processes share: ids, keys and the sealed transport, all from the
+config.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,8 @@ def run_name(config: Config) -> str:
     """The name of the run, which all sides must know."""
     if config.federation.run is None:
         raise ConfigError(
-            "federation.run: is not given; aggregator and parties need one and the same name of the run"
+            "federation.run: is not given; aggregator and parties need one and the same name of "
+            "the run"
         )
     return config.federation.run
 
@@ -63,7 +66,9 @@ def learning_run(run: str, step: str) -> str:
 
 
 def learning_config(config: Config, run: str, step: str) -> Config:
-    """The config of a run that learns a step: its own run name and output files, and no run of its own in MLflow."""
+    """The config of a run that learns a step: its own run name and output files, and no run of
+    its own in MLflow.
+    """
     tree = config.model_dump(mode="json")
     tree["federation"]["run"] = check_id("federation.run", run)
     tree["output"]["indicatorFileName"] = str(
@@ -74,7 +79,9 @@ def learning_config(config: Config, run: str, step: str) -> Config:
 
 
 def learning_screen(screen: Screen) -> Screen:
-    """The screen of a run that learns a step: without a summary, since a command prints one, that of its training."""
+    """The screen of a run that learns a step: without a summary, since a command prints one,
+    that of its training.
+    """
     return Screen(quiet=screen.quiet or screen.as_json, as_json=False, as_log=screen.as_log)
 
 
@@ -101,7 +108,9 @@ def member_keys(config: Config) -> list[PublicKey]:
 
 
 def party_sealer(config: Config) -> Sealer:
-    """A party's keys and that of the aggregator; the mechanism's own kinds of messages are known with the plan."""
+    """A party's keys and that of the aggregator; the mechanism's own kinds of messages are known
+    with the plan.
+    """
     party = config.party
     if party.name is None:
         raise ConfigError(
@@ -114,8 +123,19 @@ def party_sealer(config: Config) -> Sealer:
     return _sealer(config, own, [known], KINDS)
 
 
+def fingerprints(sealer: Sealer) -> str:
+    """Which fingerprints a party and its aggregator should compare, where one of them has a wrong
+    key.
+    """
+    keys = (sealer.own.public, *sealer.allowed.values())
+    listed = "; ".join(f"{key.name} {key.fingerprint}" for key in keys)
+    return f"Compare fingerprints with the aggregator by another way: here {listed}"
+
+
 def asker_sealers(config: Config) -> dict[str, tuple[Sequence[str], Sealer]]:
-    """For each aggregator that may start runs at a party that serves: the names it may use, and keys to check it by."""
+    """For each aggregator that may start runs at a party that serves: the names it may use, and
+    keys to check it by.
+    """
     party, rules = config.party, config.party.serve
     if rules is None or not rules.askers:
         return {"party.aggregator_key": (("*",), party_sealer(config))}
@@ -137,7 +157,9 @@ def asker_sealers(config: Config) -> dict[str, tuple[Sequence[str], Sealer]]:
 
 
 def open_transport(config: Config, sealer: Sealer, state: Path) -> Transport:
-    """This process's end of the configured transport; in `state` it notes which message it is reading."""
+    """This process's end of the configured transport; in `state` it notes which message it is
+    reading.
+    """
     run, transport = run_name(config), config.transport
     sealer.note = ReadingNote(state / "reading")
     if transport.kind == "directory":
@@ -151,7 +173,8 @@ def open_transport(config: Config, sealer: Sealer, state: Path) -> Transport:
     if transport.kind == "flower":
         if sealer.name == AGGREGATOR:
             raise ConfigError(
-                "transport.kind=flower: the aggregator runs inside Flower: `flwr run pipelines/flower` (docs/flower.md)"
+                "transport.kind=flower: the aggregator runs inside Flower: `flwr run "
+                "pipelines/flower` (docs/flower.md)"
             )
         from homo_dp.transport.flower.node import NodeTransport
         from homo_dp.transport.flower.relay import socket_of
@@ -161,20 +184,21 @@ def open_transport(config: Config, sealer: Sealer, state: Path) -> Transport:
     if transport.kind != "memory":
         return _own_transport(config, run, sealer)
     raise ConfigError(
-        "transport.kind=memory: is for homo_dp.train, in one process; between processes use directory, nats or flower"
+        "transport.kind=memory: is for homo_dp.train, in one process; between processes use "
+        "directory, nats or flower"
     )
 
 
 def _own_transport(config: Config, run: str, sealer: Sealer) -> Transport:
-    """A transport of the user's own: ``Class(options, run, sealer)``; only sealed bytes should travel by it."""
+    """A transport of the user's own: ``Class(options, run, sealer)``; only sealed bytes should
+    travel by it.
+    """
     path, options = config.transport.kind, dict(config.transport.options)
     module, _, name = path.partition(":")
     try:
         found = getattr(importlib.import_module(module), name)(options, run, sealer)
-    except (
-        Exception,
-        SystemExit,
-    ) as error:  # the module is the user's own code, and may fail in any way
+    except (Exception, SystemExit) as error:
+        # the module is the user's own code, and may fail in any way
         why = f"{type(error).__name__}: {one_line(error)}"
         raise ConfigError(
             f"transport.kind={path}: cannot be opened ({why}); see docs/transports.md"
@@ -195,7 +219,9 @@ def start_tracker(
     *,
     private: bool,
 ) -> None:
-    """Tell the tracker which run this process is part of, and as what; started again, it goes on in its run there."""
+    """Tell the tracker which run this process is part of, and as what; started again, it goes on
+    in its run there.
+    """
     if not config.tracking.enabled:
         return
     path = folder.path / "tracking.mark"
@@ -210,10 +236,12 @@ def start_tracker(
 
 
 def discreet(tracker: Tracker, config: Config, mechanism: Mechanism) -> Tracker:
-    """The tracker of a party, or none: where cohorts are secret, a store elsewhere would see when it was drawn.
+    """The tracker of a party, or none: where cohorts are secret, a store elsewhere would see when
+    it was drawn.
 
     Guarantees:
-        - the rounds of a party whose cohort is drawn reach only a store on this machine, unless the party lets them go.
+        - the rounds of a party whose cohort is drawn reach only a store on this machine, unless the
+          party lets them go.
     """
     from homo_dp.tracking.mlflow.uris import is_local
     from homo_dp.tracking.tracker import NoTracker
@@ -228,15 +256,17 @@ def discreet(tracker: Tracker, config: Config, mechanism: Mechanism) -> Tracker:
         return tracker
     tracker.finish("KILLED", {}, {})
     log.warning(
-        "tracking.uri=%s: is not on this machine, and rounds would tell when this party was drawn; nothing is sent "
-        "(tracking.private_metrics: true sends it)",
+        "tracking.uri=%s: is not on this machine, and rounds would tell when this party was drawn; "
+        "nothing is sent (tracking.private_metrics: true sends it)",
         masked(tracking.uri),
     )
     return NoTracker()
 
 
 def _sealer(config: Config, own: KeyPair, keys: list[PublicKey], kinds: Kinds) -> Sealer:
-    """The keys; one of its own that is revoked or past its day ends a process, one of several peers only that peer."""
+    """The keys; one of its own that is revoked or past its day ends a process, one of several
+    peers only that peer.
+    """
     sealer = Sealer(own, allow_list(keys), kinds, Limits(bytes=config.transport.max_message_bytes))
     if config.transport.revoked_keys is not None:
         sealer.revoked = RevokedKeys(Path(config.transport.revoked_keys))
@@ -272,3 +302,18 @@ def _public_key(given: str, where: str, name: str) -> PublicKey:
             f"{where}: is the public key of {key.name}, not of {name}; take the right line"
         )
     return key
+
+
+def check_bounds_source(config: Config) -> None:
+    """Refuse a draft between processes, where values read from one party's rows would leave it.
+
+    In one process a draft trains: whoever runs it holds all rows, and the statement says what
+    epsilon does not cover.
+    """
+    if config.private and config.data.bounds_source == "draft":
+        raise ConfigError(
+            "data.bounds_source=draft: these bounds and categories were read from the rows, which "
+            "no epsilon covers; replace them by public knowledge and say "
+            "data.bounds_source=codebook or public (private: they were found under a budget), or "
+            "try them out in one process: homo-dp train"
+        )

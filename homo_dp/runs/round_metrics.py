@@ -24,10 +24,11 @@ def party_numbers(
     report: RoundReport,
     private: bool,
 ) -> dict[str, Numbers]:
-    """What each party's own history gets: epsilon so far by both accountants, noise, clipping and bytes.
+    """What each party's own history gets: epsilon so far by both accountants, noise, clipping and
+    bytes.
 
-    ``bytes`` counts the tensors that travelled to the party and, if it replied, back; it is left out where a cohort is
-    drawn, because it would say who, or how many, took part.
+    ``bytes`` counts the tensors that travelled to the party and, if it replied, back; it is left
+    out where a cohort is drawn, because it would say who, or how many, took part.
     """
     observer = quoted_observer(plans)
     payload = payload_bytes(report.weights)
@@ -39,9 +40,8 @@ def party_numbers(
             "epsilon_pld": spent.pld if spent else None,
             "epsilon_rdp": spent.rdp if spent else None,
             "applied_sigma": sigmas.get(name),
-            "clip_norm": report.metrics.get(
-                "clip_norm", plan.clip_norm or None
-            ),  # 0 means no clipping
+            # 0 means no clipping
+            "clip_norm": report.metrics.get("clip_norm", plan.clip_norm or None),
             "bytes": payload * (2 if name in report.replied else 1) if everybody else None,
         }
         numbers[name] = {key: float(value) for key, value in values.items() if value is not None}
@@ -54,7 +54,9 @@ def payload_bytes(weights: Mapping[str, torch.Tensor]) -> int:
 
 
 def promised_numbers(plans: Mapping[str, PartyPlan], rounds: int) -> Numbers:
-    """The largest epsilon over the parties after some rounds, quoted and by both accountants, by their plans alone."""
+    """The largest epsilon over the parties after some rounds, quoted and by both accountants, by
+    their plans alone.
+    """
     observer = quoted_observer(plans)
     spent = [epsilon_after(plan, observer, rounds) for plan in plans.values()]
     known = [each for each in spent if each is not None]
@@ -69,7 +71,8 @@ def promised_numbers(plans: Mapping[str, PartyPlan], rounds: int) -> Numbers:
 
 
 def summed_up(numbers: Mapping[str, Numbers]) -> Numbers:
-    """The round as a whole: the largest epsilon, sigma and clip norm over the parties, and all bytes.
+    """The round as a whole: the largest epsilon, sigma and clip norm over the parties, and all
+    bytes.
 
     >>> summed_up({"a": {"epsilon_rdp": 1.0, "bytes": 8.0}, "b": {"epsilon_rdp": 2.0, "bytes": 8.0}})
     {'epsilon_rdp': 2.0, 'bytes': 16.0}
@@ -82,7 +85,9 @@ def summed_up(numbers: Mapping[str, Numbers]) -> Numbers:
 
 
 class GradientNorms:
-    """Gradient norms before clipping, of the last batch of every round. LOCAL: they have no event."""
+    """Gradient norms before clipping, of the last batch of every round. LOCAL: they have no
+    event.
+    """
 
     def __init__(self) -> None:
         self._norms: dict[str, list[torch.Tensor]] = {}
@@ -99,7 +104,9 @@ class GradientNorms:
                 self._count += len(norms)
 
     def histogram(self) -> dict[str, Any] | None:
-        """Counts per party in equal bins from 0 on, and the share above the clip norm; None if nothing was seen."""
+        """Counts per party in equal bins from 0 on, and the share above the clip norm; None if
+        nothing was seen.
+        """
         norms = {name: torch.cat(parts) for name, parts in self._norms.items() if parts}
         if not any(len(values) for values in norms.values()):
             return None
@@ -117,7 +124,7 @@ class GradientNorms:
     def _party(self, values: torch.Tensor, top: float) -> dict[str, Any]:
         return {
             "counts": [int(count) for count in torch.histc(values, NORM_BINS, 0.0, top)],
-            "fraction_clipped": float((values > self._clip_norm).double().mean())
-            if len(values)
-            else 0.0,
+            "fraction_clipped": (
+                float((values > self._clip_norm).double().mean()) if len(values) else 0.0
+            ),
         }

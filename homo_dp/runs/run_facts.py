@@ -1,4 +1,6 @@
-"""What every tracked run says of itself: its name, its settings, and what somebody who looks for it would filter by."""
+"""What every tracked run says of itself: its name, its settings, and what somebody who looks for
+it would filter by.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +8,12 @@ import hashlib
 import json
 import secrets
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from homo_dp import __version__
+from homo_dp.config.addresses import masked
 from homo_dp.config.load import flatten
 from homo_dp.core.errors import ConfigError
 from homo_dp.privacy.errors import BudgetExceeded
@@ -20,6 +24,7 @@ if TYPE_CHECKING:
     from homo_dp.config.schema import Config
     from homo_dp.federation.mechanisms.base import Mechanism
 
+NAMED = 4  # parties or files that the first line of a run names; of more it gives the number
 SHORT_MODELS = {
     "logistic_regression": "lr",
     "linear_regression": "lin",
@@ -28,6 +33,56 @@ SHORT_MODELS = {
     "scattering": "scat",
     "scattering2": "scat2",
 }
+
+
+def run_line(
+    config: Config,
+    rows: Mapping[str, int | None],
+    source: str | None = None,
+    model: str | None = None,
+) -> str:
+    """The first line of a run: data set, parties and rows, model, configuration.
+
+    Args:
+        config: the configuration as far as it is known.
+        rows: the training rows of each party; None where nobody declared them.
+        source: where the configuration comes from; None where Python gave it.
+        model: what is said of the model; None: that of the configuration.
+
+    >>> from homo_dp.config.load import load_config
+    >>> run_line(load_config(None), {"a": 300, "b": None}, "no config")
+    'data: breast_cancer; 2 parties (a 300 rows, b); model: logistic_regression; no config'
+    """
+    data = config.data
+    data_set = data.name or data.embedded or _files_of(config)
+    asked = f"model: {model or config.model.factory or config.model.name}"
+    if config.privacy.asks_raw_values:
+        asked = f"statistics: {', '.join(config.statistics.ask)}"
+    parts = (f"data: {data_set}", _parties_of(rows), asked, source)
+    return masked("; ".join(part for part in parts if part))
+
+
+def member_rows(config: Config) -> dict[str, int | None]:
+    """The parties that may take part between processes, each with its rows if they are declared."""
+    return {member.name: config.data.rows.get(member.name) for member in config.federation.parties}
+
+
+def _files_of(config: Config) -> str:
+    held = config.data.files.values()
+    if any(path.startswith("memory:") for path in held):
+        return "tables in memory"
+    names = [Path(path).name or path for path in held]
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return ", ".join(names[:NAMED]) + more or config.data.dataset
+
+
+def _parties_of(rows: Mapping[str, int | None]) -> str:
+    many = f"{len(rows)} part{'y' if len(rows) == 1 else 'ies'}"
+    if len(rows) <= NAMED:
+        each = (f"{name} {n} rows" if n is not None else name for name, n in rows.items())
+        return f"{many} ({', '.join(each)})" if rows else many
+    known = [count for count in rows.values() if count is not None]
+    return f"{many} ({sum(known)} rows in all)" if len(known) == len(rows) else many
 
 
 def run_params(config: Config) -> dict[str, str]:
@@ -63,7 +118,9 @@ def refused_tags(config: Config) -> dict[str, str]:
 
 
 def short_name(config: Config, run: str, *, private: bool) -> str:
-    """A name of at most 20 characters by which runs are told apart: model, what it may cost, end of the run's id."""
+    """A name of at most 20 characters by which runs are told apart: model, what it may cost, end
+    of the run's id.
+    """
     model = SHORT_MODELS.get(config.model.name, "own") if config.model.factory is None else "own"
     privacy = config.privacy
     if not private:
@@ -91,7 +148,7 @@ def description(config: Config, *, private: bool) -> str:
         else cost
     )
     safe = (
-        ", ".join(filter(None, (cost, f"delta {privacy.delta:g}, per {privacy.unit}")))
+        ", ".join(filter(None, (cost, f"delta {config.delta:g}, per {privacy.unit}")))
         if private
         else "NOT PRIVATE"
     )
@@ -100,10 +157,12 @@ def description(config: Config, *, private: bool) -> str:
 
 
 def public_dataset(config: Config, parties: int | None = None) -> dict[str, Any]:
-    """The data of a run for MLflow's list of datasets: its declared name and description, nothing of its rows.
+    """The data of a run for MLflow's list of datasets: its declared name and description, nothing
+    of its rows.
 
     Guarantees:
-        - the digest is of what the config declares, so two tables with one description have one digest.
+        - the digest is of what the config declares, so two tables with one description have one
+          digest.
     """
     data = config.data.model_dump(
         mode="json", include={"name", "embedded", "label", "classes", "columns", "columns_from"}

@@ -1,24 +1,65 @@
-"""How the runs of a party or an aggregator are doing, from their files alone: nothing is opened for writing.
+"""How the runs of a party or an aggregator are doing, from their files alone: nothing is opened for
+writing.
 
-It runs beside the processes it tells of, and without torch, so that it can be asked often.
+It runs beside the processes it tells of, and without torch, so that it can be asked often. Files
+that are damaged are left out: the state of one run never hides those of the others.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
-from collections.abc import Iterator
+import os
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final, TypeVar
+
+from pydantic import Field, Strict, ValidationError
 
 from homo_dp.config.schema import Config
-from homo_dp.core.event_log import REFUSED, read_events
-from homo_dp.core.files import is_locked
+from homo_dp.core.errors import InputError
+from homo_dp.core.event_log import JOINED, REFUSED, read_events
+from homo_dp.core.files import is_locked, open_regular, read_end
+from homo_dp.core.untrusted_text import Foreign, Schema
 from homo_dp.runs.approval import read_question
 
 Status = dict[str, Any]
-_MOST_HEADER: Final = 100 << 20  # bytes of the header of a state file
+Part = TypeVar("Part", bound=Schema)
+_MOST_HEADER: Final = 16 << 20  # bytes of the header of a state file
+_MOST_ROWS: Final = 4 << 20  # bytes at the end of the rows of a run, of which the last is shown
+_ROUND = Annotated[int, Strict(), Field(ge=0, le=2**53)]
+
+
+class _Event(Schema):
+    """A line of the event log."""
+
+    time: str
+    event: str
+    level: str = ""
+    party: str | None = None
+    round: _ROUND | None = None
+
+
+class _Row(Schema):
+    """The row of a round."""
+
+    round: _ROUND
+    missing: tuple[str, ...] = ()
+    epsilon: float | None = None
+
+
+class _Train(Schema):
+    rounds: _ROUND | None = None
+
+
+class _Plan(Schema):
+    train: _Train = _Train()
+
+
+class _Facts(Schema):
+    plan: _Plan
+
+
 HEADER: Final = (
     "run",
     "state",
@@ -28,12 +69,15 @@ HEADER: Final = (
     "missing",
     "epsilon",
     "last event",
+    "last warning",
     "last error",
 )
 
 
 def status(config: Config) -> Status:
-    """The runs of the side that a config is for (its party, else the aggregator), the last heard of first."""
+    """The runs of the side that a config is for (its party, else the aggregator), the last heard
+    of first.
+    """
     party = config.party.name
     folder = Path(config.federation.state_dir) if party is None else config.party.folder
     found: Status = {
@@ -42,7 +86,8 @@ def status(config: Config) -> Status:
     }
     found["asked"] = datetime.now(UTC).isoformat(timespec="seconds")
     found["budget"] = None if party is None else _budget(config)
-    runs = [_run(path, party is not None) for path in _folders(folder)]
+    awaited = () if party else tuple(each.name for each in config.federation.parties)
+    runs = [_run(path, party is not None, awaited) for path in _folders(folder)]
     found["runs"] = sorted(runs, key=_last_heard, reverse=True)
     return found
 
@@ -52,53 +97,60 @@ def rows(found: Status) -> list[list[object]]:
     table: list[list[object]] = []
     for run in found["runs"]:
         replied = ", ".join(f"{name} {_clock(when)}" for name, when in run["replied"].items())
-        event = run["last_event"]
-        said = f"{_clock(event['time'])} {event['event']}" if event else None
-        error = run["last_error"]
         table.append(
             [
                 *(run["run"], run["state"], run["round"], run["rounds"]),
-                *(replied or None, ", ".join(run["missing"]) or None, run["epsilon"], said),
-                f"{_clock(error['time'])} {error['event']}" if error else None,
+                *(replied or None, ", ".join(run["missing"]) or None, run["epsilon"]),
+                *(_said(run[name]) for name in ("last_event", "last_warning", "last_error")),
             ]
         )
     return table
 
 
 def _folders(folder: Path) -> Iterator[Path]:
-    with contextlib.suppress(OSError):
-        yield from sorted(path for path in folder.iterdir() if (path / "lock").exists())
+    try:
+        paths = sorted(folder.iterdir())
+    except OSError:
+        return
+    for path in paths:
+        with contextlib.suppress(OSError):  # a folder that may not be read
+            if (path / "lock").exists():
+                yield path
 
 
-def _run(folder: Path, is_party: bool) -> Status:
-    done, plan, events = (
-        _rounds(folder),
-        _facts(folder / "plan.safetensors").get("plan", {}),
-        read_events(folder),
-    )
-    last = done[-1] if done else {}
-    number = int(last.get("round", 0))
+def _run(folder: Path, is_party: bool, awaited: tuple[str, ...]) -> Status:
+    done, rounds = _last_round(folder), _planned_rounds(folder / "plan.safetensors")
+    events = _those_that_fit(_Event, read_events(folder))
+    number = 0 if done is None else done.round
     asked = read_question(folder)
-    errors = [event for event in events if event.get("level") in ("WARNING", "ERROR")]
-    answered = [event for event in events if event.get("event") == "replied" and event.get("party")]
-    newest = max((int(event.get("round") or 0) for event in answered), default=0)
-    rounds = plan.get("train", {}).get("rounds") if isinstance(plan, dict) else None
+    answered = [event for event in events if event.event == "replied" and event.party]
+    newest = max((event.round or 0 for event in answered), default=0)
     return {
         "run": folder.name,
         "state": _state(folder, is_party, number, rounds, asked is not None, events),
         "round": number,
         "rounds": rounds,
         "replied": {
-            event["party"]: event["time"]
-            for event in answered
-            if int(event.get("round") or 0) == newest
+            str(event.party): event.time for event in answered if (event.round or 0) == newest
         },
-        "missing": list(last.get("missing", ())),
-        "epsilon": last.get("epsilon"),
+        "missing": _not_joined(events, awaited) if done is None else list(done.missing),
+        "epsilon": None if done is None else done.epsilon,
         "waits_for_approval": asked,
-        "last_event": events[-1] if events else None,
-        "last_error": errors[-1] if errors else None,
+        "last_event": events[-1].model_dump() if events else None,
+        "last_warning": _last(events, "WARNING"),
+        "last_error": _last(events, "ERROR"),
     }
+
+
+def _not_joined(events: list[_Event], awaited: tuple[str, ...]) -> list[str]:
+    """The parties of the federation that an aggregator waits for before its first round."""
+    joined = {event.party for event in events if event.event == JOINED}
+    return [name for name in awaited if name not in joined]
+
+
+def _last(events: list[_Event], level: str) -> dict[str, Any] | None:
+    found = (event.model_dump() for event in reversed(events) if event.level == level)
+    return next(found, None)
 
 
 def _state(
@@ -107,7 +159,7 @@ def _state(
     number: int,
     rounds: int | None,
     asked: bool,
-    events: list[dict[str, Any]],
+    events: list[_Event],
 ) -> str:
     if is_locked(folder / "lock"):
         return "waits for approval" if asked else "running"
@@ -117,35 +169,48 @@ def _state(
         else rounds is not None and number >= rounds
     ):
         return "over"
-    last = events[-1] if events else {}
-    if last.get("level") != "ERROR":
+    if not events or events[-1].level != "ERROR":
         return "stopped"
-    return "refused" if str(last.get("event")).startswith(REFUSED) else "ended with an error"
+    return "refused" if events[-1].event.startswith(REFUSED) else "ended with an error"
 
 
-def _rounds(folder: Path) -> list[dict[str, Any]]:
-    found = []
+def _last_round(folder: Path) -> _Row | None:
+    """The row of the last round, without lines that a crash cut short."""
+    path, lines = folder / "rounds.jsonl", list[str]()
     with contextlib.suppress(OSError):
-        for line in (
-            (folder / "rounds.jsonl").read_text(encoding="utf-8", errors="replace").splitlines()
-        ):
-            with contextlib.suppress(ValueError):
-                row = json.loads(line)
-                if isinstance(row, dict) and isinstance(row.get("round"), int):
-                    found.append(row)
-    return found
+        lines = read_end(path, _MOST_ROWS).decode(errors="replace").splitlines()
+    for line in reversed(lines):
+        with contextlib.suppress(InputError):
+            if found := _those_that_fit(_Row, [_foreign(path).json(line)]):
+                return found[0]
+    return None
 
 
-def _facts(path: Path) -> dict[str, Any]:
-    """The facts in the header of a state file; torch is not needed for that."""
-    try:
-        with path.open("rb") as file:
+def _planned_rounds(path: Path) -> int | None:
+    """How many rounds the plan has, by the header of its state file: torch is not needed for
+    that.
+    """
+    with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
+        descriptor, _ = open_regular(path)
+        with os.fdopen(descriptor, "rb") as file:
             size = int.from_bytes(file.read(8), "little")
-            header = json.loads(file.read(min(size, _MOST_HEADER)))
-            facts = json.loads(header["__metadata__"]["facts"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return {}
-    return facts if isinstance(facts, dict) else {}
+            content = file.read(min(size, _MOST_HEADER))
+        facts = _foreign(path).json(content)["__metadata__"]["facts"]
+        return _Facts.model_validate(_foreign(path).json(str(facts))).plan.train.rounds
+    return None
+
+
+def _foreign(path: Path) -> Foreign:
+    return Foreign(str(path), "it is left out", InputError, _MOST_HEADER)
+
+
+def _those_that_fit(schema: type[Part], found: Iterable[object]) -> list[Part]:
+    """The entries that are as they were written; others are left out."""
+    fitting = []
+    for entry in found:
+        with contextlib.suppress(ValidationError):
+            fitting.append(schema.model_validate(entry))
+    return fitting
 
 
 def _budget(config: Config) -> Status | None:
@@ -153,18 +218,20 @@ def _budget(config: Config) -> Status | None:
     privacy = config.privacy
     if not Path(privacy.ledger).exists():
         return None
-    from homo_dp.privacy.ledger import Ledger
+    from homo_dp.privacy.ledger import Budget, Ledger
 
+    lifetime = Budget(
+        lifetime_epsilon=privacy.lifetime_epsilon,
+        lifetime_delta=config.lifetime_delta,
+    )
     with Ledger(privacy.ledger, read_only=True) as ledger:
-        spent = ledger.spent(
-            config.data.dataset, privacy.lifetime_delta or privacy.delta
-        ).epsilon.quoted
+        spent = ledger.spent(config.data.dataset, config.lifetime_delta).epsilon
+        # not a difference: epsilons of runs do not add up to that of all of them
+        left = ledger.epsilon_left(config.data.dataset, lifetime)
         releases = ledger.head().count
-    lifetime = privacy.lifetime_epsilon
-    left = None if lifetime is None else max(0.0, lifetime - spent)
     return {
-        "epsilon_spent": spent,
-        "lifetime_epsilon": lifetime,
+        "epsilon_spent": spent.quoted,
+        "lifetime_epsilon": privacy.lifetime_epsilon,
         "epsilon_left": left,
         "ledger_rows": releases,
     }
@@ -172,6 +239,10 @@ def _budget(config: Config) -> Status | None:
 
 def _last_heard(run: Status) -> str:
     return str(run["last_event"]["time"]) if run["last_event"] else ""
+
+
+def _said(event: dict[str, Any] | None) -> str | None:
+    return f"{_clock(event['time'])} {event['event']}" if event else None
 
 
 def _clock(when: object) -> str:

@@ -1,8 +1,9 @@
 """A party that stays up and takes runs as they come: `homo-dp party --serve`.
 
-It looks for runs that call this party (transport/waiting_runs.py; on Flower, ClientApps call it) and gives each a
-process of its own: the ordinary party process with that run's name. So a run that fails, or that takes all memory it
-can get, stops no other run. After a crash a run goes on from its folder and the ledger, as it does without serving.
+It looks for runs that call this party (transport/waiting_runs.py; on Flower, ClientApps call it)
+and gives each a process of its own: the ordinary party process with that run's name. So a run that
+fails, or that takes all memory it can get, stops no other run. After a crash a run goes on from its
+folder and the ledger, as it does without serving.
 """
 
 from __future__ import annotations
@@ -20,13 +21,14 @@ from typing import TYPE_CHECKING, Final
 import yaml
 
 from homo_dp.config.schema import Config
-from homo_dp.config.served_run import SERVED, served_layer
+from homo_dp.config.served_run import SERVED, check_bounded, served_layer
 from homo_dp.console.options import BUG, DONE, INTERRUPTED, REFUSED, Screen
-from homo_dp.core.errors import ConfigError, TransportError
-from homo_dp.core.event_log import about
+from homo_dp.core.errors import ConfigError, InputError, TransportError, one_line
+from homo_dp.core.event_log import REFUSED as TOLD_REFUSAL
+from homo_dp.core.event_log import about, read_events
 from homo_dp.core.files import is_locked, make_folder, write_whole
-from homo_dp.runs.processes import asker_sealers
-from homo_dp.transport.waiting_runs import Call, asker_of, directory_calls
+from homo_dp.runs.processes import asker_sealers, check_bounds_source
+from homo_dp.transport.waiting_runs import Call, FolderCalls, asker_of
 
 if TYPE_CHECKING:
     from homo_dp.transport.nats.waiting_runs import NatsCalls
@@ -34,7 +36,12 @@ if TYPE_CHECKING:
 LOOK: Final = 1.0  # seconds between looks for new runs, and for runs that ended
 FINAL: Final = "final.safetensors"
 _STARTS: Final = 3  # in a row, of one run that ended by a signal or a bug
-_REST: Final = 600.0  # seconds until a run is taken again that failed: a disk is full, the aggregator was silent
+# Seconds until a run that failed is taken again: doubled with each failure in a row, since what a
+# process cannot start with (a table, a key) stays so for longer.
+_FIRST_REST, _LAST_REST = 5.0, 600.0
+# Seconds after which a process that fails was well before, and waited for a share, a server or an
+# aggregator: it is taken again at once, as the others pay for rounds without it.
+_LASTED: Final = 60.0
 _ENDS_WITHIN: Final = 10.0
 
 
@@ -42,27 +49,35 @@ class PartyServer:
     """Starts a party process for each run that calls, under the rules of the party's own config.
 
     Guarantees:
-        - a process is started only for a run in which a listed asker's signature was seen, and under a name it may use;
-          on Flower for the name alone, and it then believes that asker and nobody else;
-        - caps, budget and approval are checked by that process, by the same code as for a single run;
-        - a run that was under way when this process or its own was killed goes on, also if nothing calls just then;
+        - a process is started only for a run in which a listed asker's signature was seen, and
+          under a name it may use; on Flower for the name alone, and it then believes that asker and
+          nobody else;
+        - all runs together are bounded, by a lifetime budget or by an operator who sees every plan;
+        - caps, budget and approval are checked by that process, by the same code as for a single
+          run;
+        - a run that was under way when this process or its own was killed goes on, also if nothing
+          calls just then;
         - a run that is over or was refused is not started again while this process lives.
     """
 
     def __init__(self, config: Config, given: Sequence[str], screen: Screen) -> None:
         if config.party.serve is None:
             raise ConfigError(
-                "party.serve: is not given; say who may ask and whether plans wait for you: `serve: {approve: ask}`"
+                "party.serve: is not given; say who may ask and whether plans wait for you: "
+                "`serve: {approve: ask}`"
             )
+        check_bounded(config)
+        check_bounds_source(config)
         transport = config.transport
         if transport.kind not in ("directory", "nats", "flower"):
             raise ConfigError(
-                f"transport.kind={transport.kind}: --serve looks for runs in a folder, on NATS or on Flower"
+                f"transport.kind={transport.kind}: --serve looks for runs in a folder, on NATS or "
+                "on Flower"
             )
         if transport.kind == "flower" and transport.flower.socket is None:
             raise ConfigError(
-                "transport.flower.socket: is not given; name the socket that the SuperNode's --node-config names, or "
-                "let the SuperNode start this party (docs/flower.md)"
+                "transport.flower.socket: is not given; name the socket that the SuperNode's "
+                "--node-config names, or let the SuperNode start this party (docs/flower.md)"
             )
         self.config = config
         self.rules = config.party.serve
@@ -72,15 +87,19 @@ class PartyServer:
         self._given = tuple(given)  # options of the command line that name the config
         self._running: dict[str, subprocess.Popen[bytes]] = {}
         self._starts: dict[str, int] = {}
+        self._began: dict[str, float] = {}  # when the process of a run was started last
         self._settled: set[str] = set()
         self._rests: dict[str, float] = {}  # until when
+        self._failures: dict[str, int] = {}  # in a row
         self._called: dict[str, None] = {}  # by ClientApps
         self._complained = ""
-        self._turns = 0
+        self._folder_calls = FolderCalls(Path(transport.directory), self.name, self.sealers)
         self._queue: NatsCalls | None = None
 
     def run(self) -> int:
-        """Serve until a signal comes; processes of runs are stopped with this one, and go on when it starts again."""
+        """Serve until a signal comes; processes of runs are stopped with this one, and go on
+        when it starts again.
+        """
         about(party=self.name)
         make_folder(self.config.party.folder)
         with self._door():
@@ -101,24 +120,28 @@ class PartyServer:
         for run, process in list(self._running.items()):
             if (code := process.poll()) is not None:
                 self._ended(run, code)
-                del self._running[
-                    run
-                ]  # after it: a ClientApp that asks meanwhile must not call what has just ended
+                # after it: a ClientApp that asks meanwhile must not call what has just ended
+                del self._running[run]
         underway = self._underway()
         elsewhere = {call.run for call in underway if is_locked(self._folder(call.run) / "lock")}
         free = self.rules.at_once - len(self._running) - len(elsewhere)
         for call in (*underway, *(self._calls() if free > 0 else ())):
             if free > 0 and call.run not in elsewhere and call.run not in self._running:
-                self._start(call)
-                free -= 1
+                try:
+                    self._start(call)
+                    free -= 1
+                except (InputError, OSError) as error:  # such as a full disk: it costs this run
+                    self._rest(call.run, f"cannot be started: {one_line(error)}")
 
     def _folder(self, run: str) -> Path:
         return self.config.party.folder / run
 
     def _underway(self) -> list[Call]:
-        """The runs that were neither over nor refused when their process, or the server before this one, was killed.
+        """The runs that were neither over nor refused when their process, or the server before this
+        one, was killed.
 
-        The process of one may still be there. On Flower such a run is called at once by the next ClientApp.
+        The process of one may still be there. On Flower such a run is called at once by the next
+        ClientApp.
         """
         if self.config.transport.kind == "flower":
             return []
@@ -130,20 +153,12 @@ class PartyServer:
 
     def _calls(self) -> list[Call]:
         transport = self.config.transport
-        self._turns += 1
         try:
             if transport.kind == "directory":
-                return list(
-                    directory_calls(
-                        Path(transport.directory),
-                        self.name,
-                        self.sealers,
-                        self._is_known,
-                        self._turns,
-                    )
-                )
+                return self._folder_calls.look(self._is_known)
             if transport.kind == "flower":
-                # A ClientApp may have called it once more while its process was started, which has ended since.
+                # A ClientApp may have called it once more while its process was started, which has
+                # ended since.
                 called, self._called = [run for run in self._called if not self._is_known(run)], {}
                 return [
                     Call(run, asker)
@@ -194,7 +209,9 @@ class PartyServer:
             listening.close()
 
     def _word(self, run: str) -> str:
-        """What a ClientApp is told of a run that nobody listens for; one that may have a process gets it."""
+        """What a ClientApp is told of a run that nobody listens for; one that may have a process
+        gets it.
+        """
         if asker_of(run, self.sealers) is None:
             return "failed"
         if run in self._running:
@@ -235,6 +252,7 @@ class PartyServer:
         ]
         self._starts[call.run] = self._starts.get(call.run, 0) + 1
         self._running[call.run] = subprocess.Popen(command, stdin=subprocess.DEVNULL)
+        self._began[call.run] = time.monotonic()
         self._say(call.run, f"started as process {self._running[call.run].pid}")
 
     def _ended(self, run: str, code: int) -> None:
@@ -242,11 +260,10 @@ class PartyServer:
         if again and self._starts[run] < _STARTS:
             self._say(run, f"ended with code {code}; it is started again")
             return
-        if (
-            not again and code != INTERRUPTED
-        ):  # a run that its operator stopped is continued by the next server
+        # a run that its operator stopped is continued by the next server
+        if not again and code != INTERRUPTED:
             (self._folder(run) / SERVED).unlink(missing_ok=True)
-        if code in (DONE, REFUSED, INTERRUPTED):
+        if code in (DONE, INTERRUPTED) or (code == REFUSED and self._was_refused(run)):
             self._settled.add(run)
             self._say(
                 run,
@@ -254,11 +271,23 @@ class PartyServer:
             )
             return
         self._starts[run] = 0
-        self._rests[run] = time.monotonic() + _REST
-        self._say(
-            run,
-            f"ended with code {code}; homo-dp status says why; taken again after {_REST:g} s, if it calls",
-        )
+        self._rest(run, f"ended with code {code}; homo-dp status says why")
+
+    def _was_refused(self, run: str) -> bool:
+        """Whether the budget does not allow a run: a ledger that could not be written, as on a full
+        disk, has the same exit code.
+        """
+        last = read_events(self._folder(run))[-1:]
+        return all(str(event.get("event")).startswith(TOLD_REFUSAL) for event in last)
+
+    def _rest(self, run: str, what: str) -> None:
+        """Leave a run that failed alone for a while, longer after each failure in a row."""
+        now = time.monotonic()
+        lasted = now - self._began.get(run, now) >= _LASTED
+        failures = self._failures[run] = 1 if lasted else self._failures.get(run, 0) + 1
+        seconds = min(_LAST_REST, _FIRST_REST * 2.0 ** min(failures - 1, 10))
+        self._rests[run] = now + seconds
+        self._say(run, f"{what}; taken again after {seconds:g} s, if it calls")
 
     def _say(self, run: str, text: str) -> None:
         about(run=run)

@@ -1,4 +1,6 @@
-"""A signed extract of a ledger: what a third person can check with the party's public key and nothing else."""
+"""A signed extract of a ledger: what a third person can check with the party's public key and
+nothing else.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +9,25 @@ import json
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from cryptography.exceptions import InvalidSignature
 from pydantic import Field
 
 from homo_dp.core.errors import InputError
 from homo_dp.core.untrusted_text import Foreign
+from homo_dp.privacy.accounting.accountants import renyi_epsilon
 from homo_dp.privacy.ledger import Ledger
-from homo_dp.tracking.report.ledger_extract import SAME, Finding, recomputed, verify_extract
-from homo_dp.tracking.report.run_files_schema import ExtractRow, FilePart, Whole
+from homo_dp.privacy.ledger.lifetime import Lifetime
+from homo_dp.privacy.ledger.rows import Spend
+from homo_dp.tracking.report.ledger_extract import (
+    SAME,
+    Finding,
+    event_text,
+    recomputed,
+    verify_extract,
+)
+from homo_dp.tracking.report.run_files_schema import MOST_ROWS, ExtractRow, FilePart, Whole
 from homo_dp.transport.keys import KeyPair, PublicKey, parse_public_line
 
 FORMAT = "homo_dp-ledger-extract-v1"
@@ -25,6 +36,8 @@ _LARGEST = 200 << 20
 
 class _Row(ExtractRow):
     dataset: str
+    unit: Literal["record", "user"]
+    relation: Literal["add_or_remove_one", "replace_one"]
     observer: str
 
 
@@ -38,7 +51,7 @@ class _Extract(FilePart):
     public_key: str
     signature: str
     head: _Head
-    rows: Annotated[list[_Row], Field(min_length=1)]
+    rows: Annotated[list[_Row], Field(min_length=1, max_length=MOST_ROWS)]
 
 
 def signed_extract(
@@ -68,7 +81,9 @@ def signed_extract(
 
 
 def check_extract(path: Path, trusted: PublicKey | None) -> tuple[Mapping[str, Any], list[Finding]]:
-    """The extract in a file and what was found; ``trusted`` is the key that the checker has from elsewhere."""
+    """The extract in a file and what was found; ``trusted`` is the key that the checker has from
+    elsewhere.
+    """
     file = Foreign(str(path), "ask the party to export it again", InputError, _LARGEST)
     try:
         found = file.json(file.read(path))
@@ -82,7 +97,10 @@ def check_extract(path: Path, trusted: PublicKey | None) -> tuple[Mapping[str, A
         return found, [
             (
                 False,
-                f"signed with the key {named.fingerprint}, not with {trusted.fingerprint} of --key",
+                (
+                    f"signed with the key {named.fingerprint}, not with {trusted.fingerprint} of "
+                    "--key"
+                ),
             )
         ]
     content = {name: value for name, value in found.items() if name != "signature"}
@@ -103,7 +121,9 @@ def check_extract(path: Path, trusted: PublicKey | None) -> tuple[Mapping[str, A
 
 
 def _added_up(rows: Sequence[Mapping[str, Any]]) -> list[Finding]:
-    """Whether the epsilon that a run ends with is that of its events: a party can sign any figure."""
+    """Whether the epsilon that a run ends with is that of its events: a party can sign any
+    figure.
+    """
     runs: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
     for row in rows:
         runs.setdefault(
@@ -117,7 +137,8 @@ def _added_up(rows: Sequence[Mapping[str, Any]]) -> list[Finding]:
         found = recomputed(own).rdp
         if not abs(found - said) <= SAME * max(found, said):
             bad.append(
-                f"run {run} of {party} on {dataset}: its events cost epsilon {found:.4g} by RDP, not {said:.4g}"
+                f"run {run} of {party} on {dataset}: its events cost epsilon {found:.4g} by RDP, "
+                f"not {said:.4g}"
             )
     return [(False, text) for text in bad] or [
         (True, "the events of each run add up to the epsilon that is stated")
@@ -128,6 +149,35 @@ def spent(rows: Sequence[Mapping[str, Any]]) -> list[tuple[object, ...]]:
     """Dataset, run, party, observer and the last epsilon of each, for a table."""
     last = {(row["dataset"], row["run"], row["party"], row["observer"]): row for row in rows}
     return [(*key, row.get("epsilon"), row.get("delta")) for key, row in last.items()]
+
+
+def totals(rows: Sequence[Mapping[str, Any]]) -> list[tuple[object, ...]]:
+    """Dataset, number of runs and of releases, and what all of them together cost at the largest
+    delta of its rows, by RDP; a run counts for the party that it told most about.
+    """
+    lifetimes: dict[str, Lifetime] = {}
+    deltas: dict[str, float] = {}
+    open_noise: set[str] = set()
+    for row in rows:
+        dataset = str(row["dataset"])
+        lifetimes.setdefault(dataset, Lifetime()).add(
+            row["run"], row["party"], Spend(event_text(row), row["unit"], row["relation"])
+        )
+        deltas[dataset] = max(deltas.get(dataset, 0.0), float(row["delta"]))
+        if str(row.get("noise", "")).startswith("NOT PRIVATE"):
+            open_noise.add(dataset)
+    return [
+        (
+            dataset,
+            found.runs,
+            found.releases,
+            "NOT PRIVATE"
+            if dataset in open_noise
+            else renyi_epsilon(found.renyi(), deltas[dataset]),
+            deltas[dataset],
+        )
+        for dataset, found in lifetimes.items()
+    ]
 
 
 def _signed(content: Mapping[str, Any]) -> bytes:

@@ -1,4 +1,6 @@
-"""A detached signature of a report: a file beside it by which whoever has the party's public key can check it."""
+"""A detached signature of a report: a file beside it by which whoever has the party's public key
+can check it.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,9 @@ def sign_report(report: str, key: KeyPair) -> Path:
 
 
 def check_report(report: str, trusted: PublicKey | None) -> list[tuple[bool, str]]:
-    """What is found about the signature of a report; ``trusted`` is the key that the checker has from elsewhere."""
+    """What is found about the signature of a report; ``trusted`` is the key that the checker has
+    from elsewhere.
+    """
     path = signature_path(report)
     file = Foreign(str(path), "ask for the signature again", InputError)
     try:

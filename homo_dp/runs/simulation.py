@@ -1,4 +1,6 @@
-"""A whole federation in one process: the sessions of the aggregator and of all parties, over queues in memory."""
+"""A whole federation in one process: the sessions of the aggregator and of all parties, over
+queues in memory.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +16,10 @@ from typing import Any
 from torch import nn
 
 from homo_dp.config.schema import Config
+from homo_dp.console.screen import Screen
 from homo_dp.core.errors import ConfigError
 from homo_dp.data.parties import Federation, Table, load_federation
+from homo_dp.data.table_notes import shown_notes
 from homo_dp.federation.mechanisms.base import FederationFacts, Mechanism, PartyPlan, Weights
 from homo_dp.federation.mechanisms.local_fit import LocalFit
 from homo_dp.federation.mechanisms.round_sums import UPDATE
@@ -55,6 +59,8 @@ from homo_dp.privacy.ledger.outbox import MemoryOutbox, Outbox
 from homo_dp.runs.auto import settled, with_model
 from homo_dp.runs.continuation import continued_statement, earlier_model
 from homo_dp.runs.round_metrics import GradientNorms, party_numbers, summed_up
+from homo_dp.runs.run_facts import run_line
+from homo_dp.runs.setup_facts import SIMULATION
 from homo_dp.tracking.predictions import prediction_columns
 from homo_dp.transport.memory import MemoryEnd, MemoryHub
 
@@ -81,6 +87,8 @@ class RunOutcome:
     statement: dict[str, Any]
     rounds: list[RoundRow] = field(default_factory=list)
     interrupted: bool = False
+    setup: Mapping[str, Any] = field(default_factory=lambda: SIMULATION)
+    own: Config | None = None  # of a party, before the plan
 
     def load_weights(self) -> None:
         """Put the final weights into the module, for scoring."""
@@ -120,7 +128,8 @@ class Simulation:
     """One in-process run: build, ``run()``, read the outcome.
 
     Guarantees:
-        - the same sessions of aggregator and parties as between machines, so what holds here holds there;
+        - the same sessions of aggregator and parties as between machines, so what holds here holds
+          there;
         - the whole plan is checked against the budgets before the first round.
     """
 
@@ -128,17 +137,28 @@ class Simulation:
         self,
         config: Config,
         on_round: Callable[[RoundRow, Mapping[str, Mapping[str, float]]], None],
+        begin: Callable[[Simulation], None] | None = None,
     ) -> None:
+        """Read the tables and make the plan.
+
+        Args:
+            config: the configuration; the rules fill in what it leaves open.
+            on_round: called after each round, with its figures and those of each party.
+            begin: called once tables and model are known, before anything else is said.
+        """
         self.on_round = on_round
         self.run_id = f"run-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
         config = with_model(config)
         self.federation = load_federation(config)
+        config = self._with_delta(config)
         found = settled(config, self.federation.encoding, self._rows(config))
         if found.config.data.curves != config.data.curves:
             self.federation = with_curves(self.federation)
         self.config, self.auto_notes = found.config, found.notes
         config = self.config
         self.model = self._build()
+        if begin is not None:
+            begin(self)
         self.federation = with_fixed_features(self.federation, self.model.module)
         self.model.module.to(torch_device(config.train.device))
         self._check_prediction_columns()
@@ -161,15 +181,23 @@ class Simulation:
         self.rounds: list[RoundRow] = []
         self.gradient_norms = GradientNorms()
 
+    def introduce(self, screen: Screen, source: str | None) -> None:
+        """Show the first line of the run."""
+        rows = {name: len(held.train) for name, held in self.federation.parties.items()}
+        screen.line(run_line(self.config, rows, source))
+        for note in shown_notes(self.federation.notes):
+            screen.warn(note)
+
     @property
     def plans(self) -> dict[str, PartyPlan]:
         return {name: party.plan for name, party in self.parties.items()}
 
     def run(self) -> RunOutcome:
-        """Train, from ``train.init_from`` if it is given; Ctrl-C ends early with the rounds that were finished.
+        """Train, from ``train.init_from`` if it is given; Ctrl-C ends early with the rounds that
+        were finished.
 
-        The aggregator's session runs until it waits; then the parties take what was written to them, and their charges
-        become one commit before the aggregator sees an answer.
+        The aggregator's session runs until it waits; then the parties take what was written to
+        them, and their charges become one commit before the aggregator sees an answer.
         """
         if self.earlier is not None:
             weights = self.earlier.weights
@@ -235,7 +263,9 @@ class Simulation:
         yield from session.rounds()
 
     def _session(self, name: str, transport: MemoryEnd) -> PartySession:
-        """The party's side; the party was built at the start, so that what its config cannot do is said then."""
+        """The party's side; the party was built at the start, so that what its config cannot do
+        is said then.
+        """
 
         def build(plan: PlanJson, outbox: Outbox | MemoryOutbox) -> Party:
             self._check_plan(plan)
@@ -253,7 +283,8 @@ class Simulation:
         return make_plan(self.config, rows, self.federation.encoding.to_json())
 
     def _check_plan(self, plan: PlanJson) -> None:
-        """Agree to the plan as a party between machines does; once, since all parties have one config here.
+        """Agree to the plan as a party between machines does; once, since all parties have one
+        config here.
 
         Caps are a party's defence against a config that is not its own, so here they are off.
         """
@@ -274,7 +305,9 @@ class Simulation:
         self._agreed_to = plan
 
     def _rounds_spent(self) -> int:
-        """Rounds that count for epsilon: an interrupted one too, as soon as one party has answered it."""
+        """Rounds that count for epsilon: an interrupted one too, as soon as one party has
+        answered it.
+        """
         return max(len(self.rounds), *(party.rounds_done for party in self.parties.values()))
 
     @property
@@ -329,6 +362,14 @@ class Simulation:
             self.config, self._rows(self.config), parameters, self.model.task.outputs, levels
         )
 
+    def _with_delta(self, config: Config) -> Config:
+        """The config with the delta that follows from public row counts."""
+        closed = config.data.counts in ("declared", "private")
+        rows = self._rows(config)
+        return config.with_delta(
+            rows[name] for name in rows if not closed or name in config.data.rows
+        )
+
     def _rows(self, config: Config) -> dict[str, int]:
         """Rows by party: declared, else as they are, which the statement then says."""
         declared = config.data.rows
@@ -338,7 +379,9 @@ class Simulation:
         }
 
     def _check_counts(self) -> None:
-        """Say, or refuse where the config wants that, that the run makes row counts public which nobody declared."""
+        """Say, or refuse where the config wants that, that the run makes row counts public which
+        nobody declared.
+        """
         data = self.config.data
         told = [name for name in self.federation.parties if not data.count_is_public(name)]
         if not told or not self.config.private or not hides_count(self.config):
@@ -346,10 +389,14 @@ class Simulation:
         names = ", ".join(told[:3]) + (
             f" and {len(told) - 3} more parties" if len(told) > 3 else ""
         )
-        why = f"data.rows of {names}: not declared, and sample rate, steps and noise of this run tell the row count"
+        why = (
+            f"data.rows of {names}: not declared, and sample rate, steps and noise of this run "
+            "tell the row count"
+        )
         if data.counts in ("declared", "private"):
             raise ConfigError(
-                f"{why}; declare a figure that is known without the table, or write data.counts: public"
+                f"{why}; declare a figure that is known without the table, or write data.counts: "
+                "public"
             )
         log.warning(
             "%s: it is public from now on; declare data.rows, or write data.counts: public", why
@@ -403,7 +450,9 @@ class Simulation:
         return {name: party.applied_sigma for name, party in self.parties.items()}
 
     def _scored(self, round_number: int, tables: list[Table]) -> dict[str, Any]:
-        """Metrics of the test rows, with the hooks of the run around them; hooks get a copy of the model."""
+        """Metrics of the test rows, with the hooks of the run around them; hooks get a copy of
+        the model.
+        """
         hooks = active_hooks()
         if hooks is None or not tables:
             return round_metrics(self.model.module, self.model.task, tables)
@@ -435,9 +484,11 @@ class Simulation:
         row: RoundRow = {
             "round": report.round,
             **({} if report.asked == UPDATE else {"asked": report.asked}),
-            "epsilon": federation_epsilon(self.plans, quoted_observer(self.plans), report.round)
-            if self.private
-            else None,
+            "epsilon": (
+                federation_epsilon(self.plans, quoted_observer(self.plans), report.round)
+                if self.private
+                else None
+            ),
             **self._scored(report.round, tables),
             "seconds": report.seconds,
             **summed_up(numbers),
@@ -447,11 +498,11 @@ class Simulation:
         self.gradient_norms.look(self.parties)
         self.rounds.append(row)
         self.on_round(
-            row, {name: {**each, **report.by_party.get(name, {})} for name, each in numbers.items()}
+            row,
+            {name: {**each, **report.by_party.get(name, {})} for name, each in numbers.items()},
         )
-        public = (
-            self.config.data.public_test
-        )  # what decides when to stop must be public or released
+        # what decides when to stop must be public or released
+        public = self.config.data.public_test
         return {
             **kept,
             **{name: value for name, value in row.items() if public and name.startswith("test_")},

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from homo_dp.config.load import config_from
 from homo_dp.config.schema import Config
@@ -37,8 +37,8 @@ def asking(
 class StatisticsSimulation(Simulation):
     """One in-process run that asks; the outcome's answers are in ``mechanism``."""
 
-    def __init__(self, config: Config) -> None:
-        super().__init__(config, lambda row, numbers: None)
+    def __init__(self, config: Config, begin: Callable[[Simulation], None] | None = None) -> None:
+        super().__init__(config, lambda row, numbers: None, begin)
 
     @property
     def statistics(self) -> Statistics:
@@ -62,9 +62,13 @@ class StatisticsSimulation(Simulation):
         return kept
 
 
-def ask_in_process(config: Config, tracker: Tracker | None = None) -> Results:
-    """The answers of all parties of a config, in one process."""
-    simulation = StatisticsSimulation(config)
+def ask_in_process(
+    config: Config,
+    tracker: Tracker | None = None,
+    begin: Callable[[Simulation], None] | None = None,
+) -> Results:
+    """The answers of all parties of a config, in one process; ``begin`` is that of Simulation."""
+    simulation = StatisticsSimulation(config, begin)
     if tracker is not None:
         tags = run_tags(config, simulation.run_id, simulation.mechanism, private=simulation.private)
         tracker.start(run_params(config), tags, list(simulation.plans))
@@ -74,11 +78,11 @@ def ask_in_process(config: Config, tracker: Tracker | None = None) -> Results:
     return results_of(simulation.statistics, outcome.weights, outcome.run, outcome.statement)
 
 
-def ask_and_publish(config: Config, screen: Screen) -> Results:
+def ask_and_publish(config: Config, screen: Screen, source: str | None = None) -> Results:
     """The same with files, MLflow and a table on screen."""
     tracker = open_tracker(config)
     try:
-        results = ask_in_process(config, tracker)
+        results = ask_in_process(config, tracker, lambda made: made.introduce(screen, source))
         publish(config, results, screen, tracker)
     except BaseException:
         tracker.finish("FAILED", {}, {})

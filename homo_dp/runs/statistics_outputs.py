@@ -1,4 +1,6 @@
-"""What a run of statistics leaves: a table on screen, JSON, a picture of each histogram, and a run in MLflow."""
+"""What a run of statistics leaves: a table on screen, JSON, a picture of each histogram, and a
+run in MLflow.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +20,7 @@ from homo_dp.core.files import write_whole
 from homo_dp.data.encoding import short
 from homo_dp.federation.mechanisms.base import Mechanism, Weights
 from homo_dp.federation.mechanisms.statistics import Statistics
+from homo_dp.federation.sessions.statement import statement_lines
 from homo_dp.privacy.accounting.accountants import epsilon
 from homo_dp.privacy.accounting.events import compose
 from homo_dp.privacy.ledger import Ledger
@@ -48,7 +51,7 @@ def results_of(
         found[question.name] = {
             **question.read(total, sigma),
             "noise_multiplier": asked.private_sum.noise_multiplier,
-            "epsilon": epsilon(asked.event, mechanism.config.privacy.delta).quoted,
+            "epsilon": epsilon(asked.event, mechanism.config.delta).quoted,
             **_by_party(question, parties, asked.private_sum.sigma),
         }
     for number, asked in mechanism.sums.items():
@@ -56,7 +59,7 @@ def results_of(
             found[LEVEL_NAMES] = {
                 **mechanism.level_names.read(mechanism.answers[number].values()),
                 "noise_multiplier": asked.private_sum.noise_multiplier,
-                "epsilon": epsilon(asked.event, mechanism.config.privacy.delta).quoted,
+                "epsilon": epsilon(asked.event, mechanism.config.delta).quoted,
             }
     if "bounds" in mechanism.config.statistics.ask:
         low_high = mechanism.working_bounds(weights)
@@ -69,7 +72,7 @@ def results_of(
             "standard_errors": {name: dict.fromkeys(("low", "high")) for name in low_high},
             "noise_multipliers": [asked.private_sum.noise_multiplier for asked in spent],
             "epsilon": epsilon(
-                compose(*(asked.event for asked in spent)), mechanism.config.privacy.delta
+                compose(*(asked.event for asked in spent)), mechanism.config.delta
             ).quoted,
             "noise_multiplier": spent[-1].private_sum.noise_multiplier,
         }
@@ -86,7 +89,9 @@ def results_of(
 
 
 def _by_party(question: Question, parties: Mapping[str, Any], sigma: float) -> dict[str, Any]:
-    """What each party's own answer says, where the aggregator sees those; histograms are not repeated."""
+    """What each party's own answer says, where the aggregator sees those; histograms are not
+    repeated.
+    """
     if not parties or question.name not in ("rows", "classes"):
         return {}
     return {"parties": {name: question.read(part, sigma) for name, part in parties.items()}}
@@ -113,7 +118,9 @@ def publish(config: Config, results: Results, screen: Screen, tracker: Tracker) 
 def write_statement(
     config: Config, run: str, statement: Mapping[str, Any], ledger: Ledger
 ) -> dict[str, Path]:
-    """The files of a party that answered questions: what it spent, and the extract of its ledger."""
+    """The files of a party that answered questions: what it spent, and the extract of its
+    ledger.
+    """
     path = Path(config.output.indicatorFileName)
     files = {"statement": path, "ledger": path.with_name(f"{path.stem}_ledger.json")}
     write_json(files["ledger"], ledger.extract(run), "ledger extract")
@@ -129,7 +136,8 @@ def show_statement(
     tracked: str | None,
 ) -> None:
     """What a party that answered questions sees at the end."""
-    screen.line(str(statement["statement"]))
+    for text in statement_lines(statement):
+        screen.line(text)
     for name, path in files.items():
         screen.line(f"{name}: {path}")
     shown = {"run": run, "privacy": dict(statement), "mlflow_run": tracked}
@@ -212,7 +220,8 @@ def _show(
     asked = {name: one for name, one in results["questions"].items() if "epsilon" in one}
     prices = [[name, one["noise_multiplier"], one["epsilon"]] for name, one in asked.items()]
     screen.table("price", ["question", "noise multiplier", "epsilon alone"], prices)
-    for text in (results["privacy"]["statement"], *results["privacy"].get("notes", ())):
+    privacy = results["privacy"]
+    for text in (*statement_lines(privacy), *privacy.get("notes", ())):
         screen.line(str(text))
     for name, path in files.items():
         if not name.startswith("histogram_"):

@@ -1,6 +1,7 @@
 """A sweep: every combination of varied keys, several times, on several cores, and resumable.
 
-Every cell is an ordinary run: it charges the same ledger, because each cell releases a model of the same rows.
+Every cell is an ordinary run: it charges the same ledger, because each cell releases a model of the
+same rows.
 """
 
 from __future__ import annotations
@@ -82,7 +83,8 @@ def parse_vary(texts: Sequence[str]) -> dict[str, tuple[Any, ...]]:
         values = tuple(parse_value(item) for _, item in split_items(listed)) if mark else ()
         if not key.strip() or not values:
             raise ConfigError(
-                f"--vary {text}: must be key=value1,value2,... such as privacy.max_grad_norm=0.1,1,3"
+                f"--vary {text}: must be key=value1,value2,... such as "
+                "privacy.max_grad_norm=0.1,1,3"
             )
         if key in found:
             raise ConfigError(f"--vary {key}: is given twice; list all its values in one --vary")
@@ -93,7 +95,9 @@ def parse_vary(texts: Sequence[str]) -> dict[str, tuple[Any, ...]]:
 def cells_of(
     vary: Values, repeats: int, folder: Path, load: Callable[[Sequence[tuple[str, Any]]], Config]
 ) -> list[Cell]:
-    """All cells, checked before the first one runs; ``load`` gives the configuration under some overrides."""
+    """All cells, checked before the first one runs; ``load`` gives the configuration under some
+    overrides.
+    """
     cells: list[Cell] = []
     for combination in itertools.product(*vary.values()):
         values = dict(zip(vary, combination, strict=True))
@@ -112,8 +116,9 @@ def cells_of(
             cells.append(Cell(values, repeat, load([*seeded, *files])))
     if len({cell.id for cell in cells}) < len(cells):
         raise ConfigError(
-            f"--vary {', '.join(vary)}: some of its values give the same training twice (where files and runs are kept "
-            "does not change it); vary keys of model, data, privacy, nbafl or train"
+            f"--vary {', '.join(vary)}: some of its values give the same training twice (where "
+            "files and runs are kept does not change it); vary keys of model, data, privacy, "
+            "nbafl or train"
         )
     return cells
 
@@ -133,7 +138,9 @@ def finished(cell: Cell, folder: Path) -> dict[str, Any] | None:
 def run_cells(
     cells: Sequence[Cell], folder: Path, jobs: int
 ) -> Iterator[tuple[Cell, dict[str, Any]]]:
-    """Run cells on several cores and give each with its result as it ends; finished ones are kept on disk."""
+    """Run cells on several cores and give each with its result as it ends; finished ones are
+    kept on disk.
+    """
     if not cells:
         return
     os.environ["OMP_NUM_THREADS"] = "1"  # the workers' torch: one core each
@@ -159,7 +166,8 @@ def run_cells(
                 process.terminate()
             if isinstance(error, BrokenProcessPool):
                 raise InputError(
-                    "a worker process died (out of memory?); the same command goes on from here, best with --jobs 1"
+                    "a worker process died (out of memory?); the same command goes on from here, "
+                    "best with --jobs 1"
                 ) from error
             raise
 
@@ -189,12 +197,11 @@ def _train(config: Config) -> dict[str, Any]:
 
     if learns(config):
         raise ConfigError(
-            "data.scaling, data.counts: a sweep learns neither; run homo_dp.train once and sweep over the config that "
-            "it writes, in which what was learnt stands with its price"
+            "data.scaling, data.counts: a sweep learns neither; run homo_dp.train once and sweep "
+            "over the config that it writes, in which what was learnt stands with its price"
         )
-    mechanism_class(
-        config.privacy.mechanism
-    ).warm_up()  # imported now, or the time of the first round would include it
+    # imported now, or the time of the first round would include it
+    mechanism_class(config.privacy.mechanism).warm_up()
     simulation = build_simulation(config, lambda _row, _parties: None)
     outcome = simulation.run()
     written = write_outputs(outcome, simulation.ledger, simulation.gradient_norms)
@@ -227,5 +234,7 @@ def _file(name: str) -> str:
 
 
 def _ignore_interrupts() -> None:
-    """Ctrl-C reaches every process of a terminal; the one that started the sweep ends the others."""
+    """Ctrl-C reaches every process of a terminal; the one that started the sweep ends the
+    others.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -1,4 +1,6 @@
-"""What a sweep cost: all its cells together, because picking the best one means looking at all of them."""
+"""What a sweep cost: all its cells together, because picking the best one means looking at all
+of them.
+"""
 
 from __future__ import annotations
 
@@ -12,16 +14,19 @@ if TYPE_CHECKING:
     from homo_dp.config.schema import Config
 
 WORDS = (
-    "choosing a cell by its result on private rows costs the epsilon of all cells together; its own epsilon holds only "
-    "for a cell that was fixed before looking, or chosen on public rows; private test rows are covered only where the "
-    "choice goes by released metrics (metrics.release: noised)"
+    "choosing a cell by its result on private rows costs the epsilon of all cells together; its "
+    "own epsilon holds only for a cell that was fixed before looking, or chosen on public rows; "
+    "private test rows are covered only where the choice goes by released metrics "
+    "(metrics.release: noised)"
 )
 WHY_SUM = "sum: the number of runs is fixed and every result is shown"
 
 
 @dataclass(frozen=True)
 class Price:
-    """Epsilon of a whole sweep about the dataset that gave away most, if there is one, and what to say about it."""
+    """Epsilon of a whole sweep about the dataset that gave away most, if there is one, and what
+    to say about it.
+    """
 
     epsilon: float | None
     words: tuple[str, ...]
@@ -29,7 +34,9 @@ class Price:
 
 
 def price(results: Sequence[Mapping[str, Any]]) -> Price:
-    """Add up the releases of all cells, by RDP, from their ledger extracts, and what was released before them."""
+    """Add up the releases of all cells, by RDP, from their ledger extracts, and what was
+    released before them.
+    """
     private = [result for result in results if result.get("private")]
     if not private:
         said = "NOT PRIVATE: these runs give no guarantee, so there is nothing to add up"
@@ -41,10 +48,9 @@ def price(results: Sequence[Mapping[str, Any]]) -> Price:
     from homo_dp.privacy.ledger.rows import Spend
 
     spent: dict[tuple[str, str, str], Lifetime] = {}
-    learnt: dict[
-        tuple[str, str, str], dict[str, Mapping[str, Any]]
-    ] = {}  # cells of one config have it once
-    delta = 0.0
+    # cells of one config have it once
+    learnt: dict[tuple[str, str, str], dict[str, Mapping[str, Any]]] = {}
+    deltas: set[float] = set()
     for result in private:
         for row in extract_of(result):
             event = EventText(json.dumps(row["event"], sort_keys=True, separators=(",", ":")))
@@ -52,7 +58,7 @@ def price(results: Sequence[Mapping[str, Any]]) -> Price:
             spent.setdefault(scope, Lifetime()).add(
                 row["run"], row["party"], Spend(event, *scope[1:])
             )
-            delta = max(delta, float(row["delta"]))
+            deltas.add(float(row["delta"]))
             if noise_before(result):
                 learnt.setdefault(scope, {})[json.dumps(result["before"], sort_keys=True)] = result
     runs = {scope: lifetime.runs for scope, lifetime in spent.items()}
@@ -61,22 +67,25 @@ def price(results: Sequence[Mapping[str, Any]]) -> Price:
             for noise in noise_before(result):
                 event = to_json(GaussianDpEvent(noise))
                 spent[scope].add(f"before {text}", "every party", Spend(event, *scope[1:]))
+    delta = max(deltas, default=0.0)
+    among = f", the largest of {_listed(deltas)}" if len(deltas) > 1 else ""
     totals = {scope: renyi_epsilon(lifetime.renyi(), delta) for scope, lifetime in spent.items()}
     lines = []
     for scope, total in totals.items():
         which = f"{runs[scope]} runs{' and what was learnt before them' if scope in learnt else ''}"
         about = ", ".join(scope[1:])
         lines.append(
-            f"all {which} together: epsilon {total:.4g} at delta {delta:g} by RDP (dataset {scope[0]}, {about})"
+            f"all {which} together: epsilon {total:.4g} at delta {delta:g}{among} by RDP "
+            f"(dataset {scope[0]}, {about})"
         )
     starts = sorted({str(result["before"]["init_from"]) for result in private if _start(result)})
     lines += [
-        f"train.init_from={start}: what that model cost is not in this sum; it adds up where its data are the same"
+        f"train.init_from={start}: what that model cost is not in this sum; it adds up where its "
+        "data are the same"
         for start in starts
     ]
-    neighbours = {
-        scope[1:] for scope in totals
-    }  # guarantees about different neighbours do not add up
+    # guarantees about different neighbours do not add up
+    neighbours = {scope[1:] for scope in totals}
     return Price(
         max(totals.values()) if len(neighbours) == 1 else None,
         (*lines, f"{WORDS}; cost by {WHY_SUM}"),
@@ -94,7 +103,9 @@ def before_of(config: Config) -> dict[str, Any]:
 
 
 def noise_before(result: Mapping[str, Any]) -> Sequence[float]:
-    """The noise multipliers of the Gaussian sums that were released before a cell, under its target."""
+    """The noise multipliers of the Gaussian sums that were released before a cell, under its
+    target.
+    """
     found: Sequence[float] = (result.get("before") or {}).get("noise_multipliers", ())
     return found
 
@@ -112,3 +123,7 @@ def extract_of(result: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
     except (OSError, ValueError, KeyError):
         return ()
     return rows
+
+
+def _listed(deltas: set[float]) -> str:
+    return ", ".join(f"{delta:g}" for delta in sorted(deltas, reverse=True))

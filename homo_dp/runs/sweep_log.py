@@ -1,4 +1,6 @@
-"""A sweep in MLflow: one parent run, a child run for every cell; a resumed sweep goes on with its parent."""
+"""A sweep in MLflow: one parent run, a child run for every cell; a resumed sweep goes on with
+its parent.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""One training in this process, with progress and tracking: what the command and the Python API both call."""
+"""One training in this process, with progress and tracking: what the command and the Python API
+both call.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +21,21 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def prepared(
-    config: Config, screen: Screen, tracker: Tracker, notes: Sequence[str] = ()
+    config: Config,
+    screen: Screen,
+    tracker: Tracker,
+    notes: Sequence[str] = (),
+    source: str | None = None,
 ) -> Iterator[Simulation]:
-    """The federation of a config, to be run while this is open: its rounds show progress and are tracked.
+    """The federation of a config, to be run while this is open: its rounds show progress and are
+    tracked.
 
-    ``notes`` are shown once nothing is left that could refuse the run.
+    Args:
+        config: the configuration of the run.
+        screen: where the run is shown.
+        tracker: where the run is kept.
+        notes: lines that are shown once nothing is left that could refuse the run.
+        source: where the configuration comes from, for the first line.
     """
     with quick_imports():
         from homo_dp.federation.sessions.build import mechanism_class
@@ -53,19 +65,18 @@ def prepared(
 
     try:
         config = with_what_is_learnt(config)
-        simulation = build_simulation(config, on_round)
+        simulation = build_simulation(config, on_round, lambda made: made.introduce(screen, source))
     except KeyboardInterrupt:
         raise Interrupted("before the first round; nothing was written") from None
     except PrivacyError:
-        tracker.start(
-            run_params(config), refused_tags(config), ()
-        )  # the caller, who ends it, says why
+        # the caller, who ends it, says why
+        tracker.start(run_params(config), refused_tags(config), ())
         raise
     if strangers := sorted(set(config.output.parties) - set(simulation.federation.parties)):
         known = ", ".join(simulation.federation.parties)
         raise ConfigError(f"output.parties.{strangers[0]}: no such party; the parties are {known}")
     config = simulation.config
-    for note in (*notes, *simulation.auto_notes):
+    for note in (*simulation.auto_notes, *notes):
         screen.line(note)
     if config.train.init_from is not None:
         screen.line(continuation_note(config.train.init_from))
@@ -79,7 +90,9 @@ def prepared(
 
 
 def check_rounds(outcome: RunOutcome, tracker: Tracker) -> None:
-    """Raise if the run was interrupted before its first round was over, so that there is nothing to write."""
+    """Raise if the run was interrupted before its first round was over, so that there is nothing
+    to write.
+    """
     if outcome.interrupted and not outcome.rounds:
         tracker.finish("KILLED", {}, {})
         raise Interrupted("before the first round was over; nothing was written")

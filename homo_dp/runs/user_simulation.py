@@ -1,6 +1,8 @@
-"""Simulations that hide whole users: all users of a table in one process, or parties that hold them and share noise.
+"""Simulations that hide whole users: all users of a table in one process, or parties that hold them
+and share noise.
 
-Where the data have a user column, a user is all rows with one value there; else every party is one user.
+Where the data have a user column, a user is all rows with one value there; else every party is one
+user.
 """
 
 from __future__ import annotations
@@ -43,7 +45,10 @@ from homo_dp.runs.simulation import USERS, RoundRow, Simulation
 
 log = logging.getLogger(__name__)
 
-COUNTED = "counted, and public with this run: noise and sample rate disclose the number; declare privacy.population"
+COUNTED = (
+    "counted, and public with this run: noise and sample rate disclose the number; declare "
+    "privacy.population"
+)
 NOTE = "Epsilon covers all rows of one user; a person who is several users adds their epsilons."
 
 
@@ -51,9 +56,10 @@ class UserSimulation(Simulation):
     """One in-process run that hides whole users.
 
     Guarantees:
-        - a round is on the ledger before its weights are used, and refused before it starts if it would not fit;
-        - where parties add the noise, every user is charged as if it took part in every round, so that the ledger's
-          extract tells nobody who did;
+        - a round is on the ledger before its weights are used, and refused before it starts if it
+          would not fit;
+        - where parties add the noise, every user is charged as if it took part in every round, so
+          that the ledger's extract tells nobody who did;
         - cohorts are in no file, metric or message.
     """
 
@@ -65,12 +71,17 @@ class UserSimulation(Simulation):
             [party.train for party in parties.values()], list(parties) if names is None else names
         )
 
+    def _with_delta(self, config: Config) -> Config:
+        declared = keys_of(config.privacy, UserKeys).population
+        return config.with_delta([declared or len(self.users)])
+
     @property
     def user_mechanism(self) -> CohortMechanism:
         """The mechanism, which works on sums over users."""
         if not isinstance(self.mechanism, CohortMechanism):
             raise ConfigError(
-                f"privacy.mechanism={self.mechanism.name}: is not a sum over users; they cannot be simulated"
+                f"privacy.mechanism={self.mechanism.name}: is not a sum over users; they cannot be "
+                "simulated"
             )
         return self.mechanism
 
@@ -86,7 +97,8 @@ class UserSimulation(Simulation):
         declared = keys_of(self.config.privacy, UserKeys).population
         if declared is not None and declared < len(self.users):
             raise ConfigError(
-                f"privacy.population={declared}: is below the {len(self.users)} users with training rows"
+                f"privacy.population={declared}: is below the {len(self.users)} users with "
+                "training rows"
             )
         return user_facts(self.config, declared or len(self.users), parameters)
 
@@ -95,14 +107,17 @@ class UserSimulation(Simulation):
         trusted = self.config.privacy.trust_aggregator or self.config.privacy.not_private
         if made.ledger_keeper == "aggregator" and not trusted:
             raise PrivacyError(
-                "privacy.trust_aggregator=false: the aggregator adds the noise; write true, or see noise_at"
+                "privacy.trust_aggregator=false: the aggregator adds the noise; write true, or see "
+                "noise_at"
             )
         if not self.config.privacy.not_private:
             check_delta(made.plan(self.facts.parties[USERS]).delta, self.facts.parties[USERS].rows)
         return made
 
     def _parties(self) -> dict[str, Party]:
-        """One party that holds all users; it shares the mechanism of the aggregator, whose clip norm moves."""
+        """One party that holds all users; it shares the mechanism of the aggregator, whose clip
+        norm moves.
+        """
         config, facts = self.config, self.facts.parties[USERS]
         settings = PartySettings(
             name=USERS,
@@ -136,9 +151,8 @@ class UserSimulation(Simulation):
         return {}  # the noise of a round is among its metrics
 
     def _report(self, report: RoundReport, kept: Row) -> Row:
-        return super()._report(
-            replace(report, replied=()), kept
-        )  # bytes would say who, or how many, took part
+        # bytes would say who, or how many, took part
+        return super()._report(replace(report, replied=()), kept)
 
 
 class HolderSimulation(Simulation):
@@ -150,11 +164,17 @@ class HolderSimulation(Simulation):
     """
 
     def statement(self, rounds_done: int, aggregator_sigma: float | None = None) -> dict[str, Any]:
-        """The privacy statement after some rounds; epsilon is of the population, whatever the rows of a party are."""
+        """The privacy statement after some rounds; epsilon is of the population, whatever the
+        rows of a party are.
+        """
         sigmas = {name: party.applied_sigma for name, party in self.parties.items()}
         declared = keys_of(self.config.privacy, UserKeys).population is not None
         made = self._statement(rounds_done, sigmas, declared_rows=declared)
         return {**made, "note": NOTE, **({} if declared else {"rows": COUNTED})}
+
+    def _with_delta(self, config: Config) -> Config:
+        declared = keys_of(config.privacy, UserKeys).population
+        return config.with_delta([declared or held_users(self.federation)])
 
     def _mechanism(self) -> Mechanism:
         declared, held = (
@@ -175,7 +195,9 @@ class HolderSimulation(Simulation):
 
 
 def held_users(federation: Federation) -> int:
-    """Users over all parties; who is in several is counted in each, as each draws and clips alone."""
+    """Users over all parties; who is in several is counted in each, as each draws and clips
+    alone.
+    """
     tables = [party.train for party in federation.parties.values()]
     return sum(1 if table.users is None else len(set(table.users.tolist())) for table in tables)
 
@@ -187,20 +209,23 @@ def with_population(config: Config, population: int) -> Config:
 
 
 def build_simulation(
-    config: Config, on_round: Callable[[RoundRow, Mapping[str, Mapping[str, float]]], None]
+    config: Config,
+    on_round: Callable[[RoundRow, Mapping[str, Mapping[str, float]]], None],
+    begin: Callable[[Simulation], None] | None = None,
 ) -> Simulation:
-    """The simulation that a config asks for: over users for a sum over a cohort, else over parties."""
+    """The simulation that a config asks for: over users for a sum over a cohort, else over
+    parties; the arguments are those of ``Simulation``.
+    """
     if simulates_users(config):
-        return UserSimulation(config, on_round)
-    return (
-        HolderSimulation(config, on_round)
-        if shares_user_noise(config)
-        else Simulation(config, on_round)
-    )
+        return UserSimulation(config, on_round, begin)
+    found = HolderSimulation if shares_user_noise(config) else Simulation
+    return found(config, on_round, begin)
 
 
 def simulates_users(config: Config) -> bool:
-    """Whether the mechanism works on sums over users, who are then trained together in one process."""
+    """Whether the mechanism works on sums over users, who are then trained together in one
+    process.
+    """
     return _sums_users(config) and not shares_user_noise(config)
 
 
@@ -216,12 +241,16 @@ def _sums_users(config: Config) -> bool:
 
 
 def counted(config: Config) -> str:
-    """What the number of rows of a party is of: all users stand under one name, and are counted themselves."""
+    """What the number of rows of a party is of: all users stand under one name, and are counted
+    themselves.
+    """
     return "users" if simulates_users(config) else "rows"
 
 
 def user_facts(config: Config, population: int, parameters: int) -> FederationFacts:
-    """The public facts of a run over users: how many there are, and the probability of being in a round."""
+    """The public facts of a run over users: how many there are, and the probability of being in
+    a round.
+    """
     privacy = keys_of(config.privacy, UserKeys)
     rate = 1.0
     if privacy.sampling != "everyone":
@@ -235,7 +264,8 @@ def user_mechanism(config: Config, facts: FederationFacts, noise: NoiseSource) -
     made = build_mechanism(with_population(config, facts.parties[USERS].rows), facts, noise)
     if not isinstance(made, CohortMechanism):
         raise ConfigError(
-            f"privacy.mechanism={made.name}: is not a sum over users; they cannot be simulated with it"
+            f"privacy.mechanism={made.name}: is not a sum over users; they cannot be simulated "
+            "with it"
         )
     made.one_party_holds_all = True
     return made
@@ -243,11 +273,16 @@ def user_mechanism(config: Config, facts: FederationFacts, noise: NoiseSource) -
 
 def planned_user_mechanism(config: Config, parameters: int) -> Mechanism:
     """The mechanism for a dry run: from the declared population, or that of a bundled set."""
-    population = keys_of(config.privacy, UserKeys).population or _public_population(config)
+    population = planned_population(config)
     if shares_user_noise(config):
         facts = federation_facts(config, planned_rows(config)[0], parameters)
         return build_mechanism(with_population(config, population), facts, noise_source(config))
     return user_mechanism(config, user_facts(config, population, parameters), noise_source(config))
+
+
+def planned_population(config: Config) -> int:
+    """How many users a run over users has: declared, or those of a bundled or counted table."""
+    return keys_of(config.privacy, UserKeys).population or _public_population(config)
 
 
 def counts_users(config: Config) -> bool:
@@ -266,7 +301,8 @@ def _public_population(config: Config) -> int:
         gone = [path for path in data.files.values() if not is_there(path)]
         if gone:
             raise ConfigError(
-                f"privacy.population: is not declared, and {gone[0]} is not there to count its users in"
+                f"privacy.population: is not declared, and {gone[0]} is not there to count its "
+                "users in"
             )
     if (data.embedded is not None and not data.files) or counts_users(config):
         federation = load_federation(config)

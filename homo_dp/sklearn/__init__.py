@@ -1,8 +1,8 @@
 """scikit-learn estimators that train with differential privacy: ``fit(X, y, parties=None)``.
 
-They take their place in pipelines, ``clone`` and searches over parameters, but for two things that privacy asks for:
-what is public about the rows (``bounds``, ``classes``) is declared, not read off them, and ``ledger`` is written out.
-A search over parameters spends epsilon at every fit: name one ledger for all of them, and look at what is left.
+They work in pipelines, ``clone`` and searches over parameters. What is public about the rows
+(``bounds``, ``classes``) is declared, not read off them; a boolean or 0/1 target needs no classes.
+Every fit is charged to the file ``ledger``. A search over parameters spends epsilon at every fit.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
-from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.multiclass import check_classification_targets, type_of_target
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from homo_dp.api.tables import feature_names
@@ -26,13 +26,15 @@ __all__ = [
     "PrivateMLPClassifier",
 ]
 
-NOT_GIVEN = "not given"
+LEDGER = "ledger.sqlite"  # in the working folder, as for the commands
 ALONE = "one"  # the party that holds all rows where none are named
 MOST_CLIPPED = 0.5  # share of a column's values
 
 
 class PrivacyLeakError(InputError):
-    """Something would be read off private rows that must be declared; diffprivlib warns, here it is refused."""
+    """Something would be read off private rows that must be declared; diffprivlib warns, here it
+    is refused.
+    """
 
 
 class _Private(BaseEstimator):  # type: ignore[misc]
@@ -40,7 +42,6 @@ class _Private(BaseEstimator):  # type: ignore[misc]
 
     _model = ""
     _regression = False
-    _usual_rate = 2.0
 
     def _fit(self, X: Any, y: Any, parties: Any, labels: dict[str, Any]) -> Self:
         low, high = self._bounds(X)
@@ -49,14 +50,15 @@ class _Private(BaseEstimator):  # type: ignore[misc]
         held = np.full(len(X), named) if isinstance(named, str) else np.asarray(named).astype(str)
         if held.shape != (len(X),):
             raise InputError(
-                f"parties: has shape {held.shape}; give the name of a party for each of {len(X)} rows, or one"
+                f"parties: has shape {held.shape}; give the name of a party for each of {len(X)} "
+                "rows, or one"
             )
         result = train(
             {str(name): (X[held == name], y[held == name]) for name in np.unique(held)},
             label="y",
             epsilon=self.epsilon,
             bounds={name: (float(low[at]), float(high[at])) for at, name in enumerate(names)},
-            ledger=self._ledger(),
+            ledger=self.ledger,
             model=self._model,
             progress=False,
             settings={
@@ -81,23 +83,19 @@ class _Private(BaseEstimator):  # type: ignore[misc]
         if len(much):
             others = f" and {len(much) - 1} more" if len(much) > 1 else ""
             warn_caller(
-                f"bounds={self.bounds!r}: {shares[much[0]]:.0%} of column {much[0]}{others} lie outside and were "
-                "clipped; give the public range of every column"
+                f"bounds={self.bounds!r}: {shares[much[0]]:.0%} of column {much[0]}{others} lie "
+                "outside and were clipped; give the public range of every column"
             )
 
     def _knobs(self) -> dict[str, Any]:
-        """Nothing, so that rules choose; or all, with what suits 500 rows for those that are not given."""
-        usual = {
-            "privacy.max_grad_norm": (self.clip_norm, 1.0),
-            "train.rounds": (self.rounds, 20),
-            "train.batch_size": (self.batch_size, 50),
-            "train.learning_rate": (self.learning_rate, self._usual_rate),
+        """The settings that are given; rules choose the others around them."""
+        asked = {
+            "privacy.max_grad_norm": self.clip_norm,
+            "train.rounds": self.rounds,
+            "train.batch_size": self.batch_size,
+            "train.learning_rate": self.learning_rate,
         }
-        if all(given is None for given, _ in usual.values()):
-            return {}
-        return {
-            name: default if given is None else given for name, (given, default) in usual.items()
-        }
+        return {name: given for name, given in asked.items() if given is not None}
 
     def _bounds(self, X: Any) -> tuple[Any, Any]:
         if self.bounds is None:
@@ -112,24 +110,17 @@ class _Private(BaseEstimator):  # type: ignore[misc]
             )
         except (TypeError, ValueError):
             raise InputError(
-                f"bounds={self.bounds!r}: must be (low, high), each a number or one for each of {X.shape[1]} columns"
+                f"bounds={self.bounds!r}: must be (low, high), each a number or one for each of "
+                f"{X.shape[1]} columns"
             ) from None
         return low, high
 
     def _leak(self, name: str, instead: str) -> None:
         if not self.allow_leaks:
             raise PrivacyLeakError(
-                f"{name}=None: would be read off the rows, which epsilon does not cover; declare {instead}, or write "
-                "allow_leaks=True"
+                f"{name}=None: would be read off the rows, which epsilon does not cover; declare "
+                f"{instead}, or write allow_leaks=True"
             )
-
-    def _ledger(self) -> str | None:
-        if self.ledger == NOT_GIVEN:
-            raise PrivacyLeakError(
-                "ledger: is not given; name the file that keeps what was spent on these data, or write ledger=None: "
-                "the lifetime budget is then not kept"
-            )
-        return None if self.ledger is None else str(self.ledger)
 
     def _rows(self, X: Any) -> Any:
         check_is_fitted(self)
@@ -147,11 +138,7 @@ class _PrivateClassifier(ClassifierMixin, _Private):  # type: ignore[misc]
         """Train; ``parties`` names the party of each row, or the one that holds all."""
         X, y = validate_data(self, X, y, dtype=np.float64)
         check_classification_targets(y)
-        if self.classes is None:
-            self._leak("classes", "all classes, for example classes=[0, 1]")
-            self.classes_ = np.unique(y)
-        else:
-            self.classes_ = np.asarray(self.classes)
+        self.classes_ = self._classes(y)
         if len(self.classes_) < 2:
             raise InputError(
                 f"classes: a classifier needs more than 1 class, here is {len(self.classes_)} class"
@@ -160,7 +147,8 @@ class _PrivateClassifier(ClassifierMixin, _Private):  # type: ignore[misc]
         strange = [label for label in np.unique(y).tolist() if label not in codes]
         if strange:
             raise InputError(
-                f"y: {strange[0]!r} is not one of classes={self.classes_.tolist()}; list every class"
+                f"y: {strange[0]!r} is not one of classes={self.classes_.tolist()}; list every "
+                "class"
             )
         numbers = np.array([codes[label] for label in y.tolist()], dtype=np.int64)
         return self._fit(
@@ -177,11 +165,32 @@ class _PrivateClassifier(ClassifierMixin, _Private):  # type: ignore[misc]
         rows = self._rows(X)
         return self.model_.predict_proba(rows)
 
+    def _classes(self, y: Any) -> Any:
+        """The classes: as declared, public by the target's type, or read off where that is allowed.
+
+        The error for labels of one class depends on the rows. Only the caller of ``fit``, who holds
+        the rows, sees it, and declared classes never raise it.
+        """
+        if self.classes is not None:
+            return np.asarray(self.classes)
+        found = np.unique(y)
+        if self.allow_leaks or set(found.tolist()) <= {0, 1}:  # False == 0; the text "0" does not
+            return found
+        raise PrivacyLeakError(
+            "classes=None: Only binary classification is supported without declared classes, of a "
+            "target of booleans or of 0 and 1. "
+            f"The type of the target is {type_of_target(y)}. "
+            "Other classes would be read off the rows, which epsilon does not cover; declare all "
+            "of them, for example classes=['no', 'yes'], or write allow_leaks=True"
+        )
+
     def _own(self) -> dict[str, Any]:
         return {}
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
+        # Without declared classes only a boolean or 0/1 target is accepted.
+        tags.classifier_tags.multi_class = self.allow_leaks or self.classes is not None
         return _tags(tags, tags.classifier_tags)
 
 
@@ -189,17 +198,31 @@ class PrivateLogisticRegression(_PrivateClassifier):
     """Logistic regression: binary or multinomial, one party or many.
 
     Args:
-        epsilon, delta: what one fit may cost; after it, ``epsilon_`` is what it did cost, ``privacy_`` the statement.
-        bounds: public ``(low, high)`` of the columns, numbers or one for each column, as in diffprivlib.
-        classes: all classes that there can be.
-        ledger: the file that keeps what was spent over several fits; ``None`` must be written out.
-        rounds, batch_size, learning_rate, clip_norm: where none is given, rules choose them from public facts
-            (docs/auto.md); where one is, the others are 20, 50, 2.0 (0.5 for the MLP, 0.2 for regression) and 1.0.
-        allow_leaks: let ``bounds=None`` and ``classes=None`` be read off the rows, which epsilon does not cover.
+        epsilon: What one fit may cost each party. ``epsilon_`` is what it did cost, ``privacy_``
+            the statement.
+        bounds: Public ``(low, high)`` of the columns, numbers or one for each column, as in
+            diffprivlib. Values outside are clipped.
+        classes: All classes that there can be. A target of booleans or of 0 and 1 needs none.
+        delta: The delta that epsilon goes with; None: by the number of rows (docs/guarantees.md).
+        ledger: The file that keeps what was spent over several fits, ``ledger.sqlite`` in the
+            working folder unless given; ``None``: what several fits cost together is not kept.
+        data_name: The name of the data in the ledger.
+        rounds: Rounds of training. Rules choose it from public facts unless it is given, and
+            likewise the three settings below (docs/auto.md).
+        batch_size: Mean rows of a step.
+        learning_rate: Learning rate of a step.
+        clip_norm: L2 norm to which the gradient of a row is clipped.
+        seed: Of initial weights; noise is never seeded.
+        allow_leaks: Read ``bounds=None`` and ``classes=None`` off the rows, which epsilon does not
+            cover.
+
+    Raises:
+        PrivacyLeakError: Something would be read off the rows, and ``allow_leaks`` is False.
+        InputError: An argument or the rows cannot be used.
 
     >>> rng = np.random.default_rng(0)
     >>> X = rng.uniform(-1, 1, (300, 2))
-    >>> model = PrivateLogisticRegression(epsilon=8, classes=[0, 1], ledger=None, rounds=5)
+    >>> model = PrivateLogisticRegression(epsilon=8, ledger=None, rounds=5)
     >>> model.fit(X, (X.sum(axis=1) > 0).astype(int)).epsilon_ <= 8
     True
     """
@@ -212,8 +235,8 @@ class PrivateLogisticRegression(_PrivateClassifier):
         bounds: Any = (-1, 1),
         *,
         classes: Any = None,
-        delta: float = 1e-5,
-        ledger: str | None = NOT_GIVEN,
+        delta: float | None = None,
+        ledger: str | None = LEDGER,
         data_name: str | None = None,
         rounds: int | None = None,
         batch_size: int | None = None,
@@ -237,14 +260,14 @@ class PrivateLogisticRegression(_PrivateClassifier):
 
 
 class PrivateMLPClassifier(_PrivateClassifier):
-    """Dense layers, trained privately; the arguments of ``PrivateLogisticRegression``, and the widths of the layers.
+    """Dense layers, trained privately; the arguments of ``PrivateLogisticRegression``, and the
+    widths of the layers.
 
     >>> PrivateMLPClassifier(hidden_layer_sizes=(8,)).get_params()["hidden_layer_sizes"]
     (8,)
     """
 
     _model = "mlp"
-    _usual_rate = 0.5
 
     def __init__(
         self,
@@ -253,8 +276,8 @@ class PrivateMLPClassifier(_PrivateClassifier):
         *,
         hidden_layer_sizes: Any = (32,),
         classes: Any = None,
-        delta: float = 1e-5,
-        ledger: str | None = NOT_GIVEN,
+        delta: float | None = None,
+        ledger: str | None = LEDGER,
         data_name: str | None = None,
         rounds: int | None = None,
         batch_size: int | None = None,
@@ -282,7 +305,8 @@ class PrivateMLPClassifier(_PrivateClassifier):
 
 
 class PrivateLinearRegression(RegressorMixin, _Private):  # type: ignore[misc]
-    """Linear regression, with settings by rule unless given; the target is clipped to its public ``target_bounds``.
+    """Linear regression, with settings by rule unless given; the target is clipped to its public
+    ``target_bounds``.
 
     >>> rng = np.random.default_rng(0)
     >>> X = rng.uniform(-1, 1, (300, 2))
@@ -291,7 +315,6 @@ class PrivateLinearRegression(RegressorMixin, _Private):  # type: ignore[misc]
     """
 
     _model = "linear_regression"
-    _usual_rate = 0.2
 
     def __init__(
         self,
@@ -299,8 +322,8 @@ class PrivateLinearRegression(RegressorMixin, _Private):  # type: ignore[misc]
         bounds: Any = (-1, 1),
         *,
         target_bounds: Any = (-1, 1),
-        delta: float = 1e-5,
-        ledger: str | None = NOT_GIVEN,
+        delta: float | None = None,
+        ledger: str | None = LEDGER,
         data_name: str | None = None,
         rounds: int | None = None,
         batch_size: int | None = None,
@@ -330,7 +353,10 @@ class PrivateLinearRegression(RegressorMixin, _Private):  # type: ignore[misc]
             self._leak("target_bounds", "the public range of y, for example target_bounds=(0, 100)")
             bounds = (float(y.min()), float(max(y.max(), y.min() + 1)))
         return self._fit(
-            X, y.astype(np.float64), parties, {"data.target_bounds": [float(end) for end in bounds]}
+            X,
+            y.astype(np.float64),
+            parties,
+            {"data.target_bounds": [float(end) for end in bounds]},
         )
 
     def predict(self, X: Any) -> Any:

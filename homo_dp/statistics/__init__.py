@@ -1,1 +1,3 @@
-"""Questions about the parties' tables that are answered by private sums, and what their answers say."""
+"""Questions about the parties' tables that are answered by private sums, and what their answers
+say.
+"""

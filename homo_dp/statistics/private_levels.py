@@ -1,8 +1,10 @@
-"""Levels of a categorical column that nobody declared: values whose noisy count passes a threshold, and no others.
+"""Levels of a categorical column that nobody declared: values whose noisy count passes a threshold,
+and no others.
 
-A value text is not a sum over a known list of numbers. Which values occur is itself private, so a value that is there
-because of one row alone must stay away: that is what the threshold is for. And it cannot be masked: each party adds
-noise of its own and names what passes, and the levels are what any of them names.
+A value text is not a sum over a known list of numbers. Which values occur is itself private, so a
+value that is there because of one row alone must stay away: that is what the threshold is for. And
+it cannot be masked: each party adds noise of its own and names what passes, and the levels are what
+any of them names.
 """
 
 from __future__ import annotations
@@ -26,40 +28,42 @@ from homo_dp.privacy.noise.source import NoiseSource
 
 LEVEL_NAMES: Final = "level_names"
 MOST_LEVELS = 256  # that a party names of a column: those with the largest noisy counts
-MOST_NAMES = (
-    5000  # of all columns of a plan: half of what a party takes by default (party.caps.columns)
-)
+# of all columns of a plan: half of what a party takes by default (party.caps.columns)
+MOST_NAMES = 5000
 TAIL = 2.0**-60  # delta' as a share of delta: their float64 sum is delta itself
 
 
 def threshold_of(sigma: float, delta: float) -> float:
     """The count with noise that a value needs: ``1 + sigma * Phi^-1(1 - delta)``.
 
-    A value that one row alone has counts 1, so it passes with probability ``P(1 + N(0, sigma^2) >= t) = delta``
-    (Korolova et al. 2009, "Releasing search queries and clicks privately"; Google's "Delta for thresholding", 2020,
-    with Gaussian noise).
+    A value that one row alone has counts 1, so it passes with probability ``P(1 + N(0, sigma^2) >=
+    t) = delta`` (Korolova et al. 2009, "Releasing search queries and clicks privately"; Google's
+    "Delta for thresholding", 2020, with Gaussian noise).
 
     >>> round(threshold_of(2.0, 1e-5), 3)
     9.53
     """
     if not (sigma > 0 and math.isfinite(sigma) and 0 < delta < 0.5):
         raise PrivacyError(
-            f"sigma={sigma} delta={delta}: a threshold needs noise, and a delta above 0 and below 0.5"
+            f"sigma={sigma} delta={delta}: a threshold needs noise, and a delta above 0 and "
+            "below 0.5"
         )
     return 1.0 - sigma * NormalDist().inv_cdf(delta)
 
 
 @dataclass(frozen=True)
 class LevelsRelease:
-    """The noisy histograms of some columns of one table, of which only names above a threshold leave.
+    """The noisy histograms of some columns of one table, of which only names above a threshold
+    leave.
 
     Guarantees:
-        - a row has one value a column, so it moves one count a column by 1: over all columns by sqrt(columns) (L2), and
-          the noise of each count is ``noise_multiplier`` times that: together one Gaussian event;
-        - where a row is the only one with its values, any of them leaves with probability at most ``delta``, which is
-          shared by the columns and comes on top of the Gaussian event;
-        - names leave sorted, without counts, at most ``MOST_LEVELS``; none that is longer than ``TEXT_BYTES`` leaves,
-          and none that cannot be printed.
+        - a row has one value a column, so it moves one count a column by 1: over all columns by
+          sqrt(columns) (L2), and the noise of each count is ``noise_multiplier`` times that:
+          together one Gaussian event;
+        - where a row is the only one with its values, any of them leaves with probability at most
+          ``delta``, which is shared by the columns and comes on top of the Gaussian event;
+        - names leave sorted, without counts, at most ``MOST_LEVELS``; none that is longer than
+          ``TEXT_BYTES`` leaves, and none that cannot be printed.
     """
 
     columns: int
@@ -82,14 +86,18 @@ class LevelsRelease:
         return threshold_of(self.sigma, self.delta / self.columns)
 
     def names(self, counts: Mapping[str, int], noise: NoiseSource) -> list[str]:
-        """The values of one column that may be known, by how many rows of one table have each value."""
+        """The values of one column that may be known, by how many rows of one table have each
+        value.
+        """
         return sorted(passing(counts, self.sigma, self.threshold, noise)[:MOST_LEVELS])
 
 
 def passing(
     counts: Mapping[str, int], sigma: float, threshold: float, noise: NoiseSource
 ) -> list[str]:
-    """The values whose noisy count reaches a threshold, the largest first; private only with ``threshold_of``."""
+    """The values whose noisy count reaches a threshold, the largest first; private only with
+    ``threshold_of``.
+    """
     present = [(text, count) for text, count in counts.items() if count > 0]
     noisy = torch.tensor([count for _, count in present], dtype=torch.float64)
     if present:
@@ -104,18 +112,19 @@ def passing(
 
 @dataclass(frozen=True)
 class LevelNames:
-    """The question for the levels of columns that nobody listed: what a party answers, and what the answers say.
+    """The question for the levels of columns that nobody listed: what a party answers, and what the
+    answers say.
 
     Guarantees:
-        - an answer has the same shape whatever the rows are: ``MOST_LEVELS`` places of ``TEXT_BYTES`` a column.
+        - an answer has the same shape whatever the rows are: ``MOST_LEVELS`` places of
+          ``TEXT_BYTES`` a column.
     """
 
     columns: tuple[str, ...]
     places: tuple[int, ...]  # of the first number of their texts in a row
     release: LevelsRelease
-    missing: frozenset[str] = (
-        frozenset()
-    )  # texts that stand for a missing value, with which no party comes honestly
+    # texts that stand for a missing value, with which no party comes honestly
+    missing: frozenset[str] = frozenset()
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -137,9 +146,9 @@ class LevelNames:
     def read(self, answers: Iterable[Tensor]) -> dict[str, Any]:
         """What parties named, in all; a place that holds no level is left out, whoever wrote it.
 
-        A level that is a word for a missing value would be taken for one at every party, past ``missing: error``.
-        Of more names than a plan may have, those are kept that most parties gave: names that one party makes up must
-        not make rows so wide that the others refuse them.
+        A level that is a word for a missing value would be taken for one at every party, past
+        ``missing: error``. Of more names than a plan may have, those are kept that most parties
+        gave: names that one party makes up must not make rows so wide that the others refuse them.
         """
         found: dict[str, Counter[str]] = {name: Counter() for name in self.columns}
         for answer in answers:
@@ -166,7 +175,9 @@ class LevelNames:
 
 
 def counts_of(texts: Tensor) -> Counter[str]:
-    """How many rows have each text, by the numbers of their texts; rows without one are left out."""
+    """How many rows have each text, by the numbers of their texts; rows without one are left
+    out.
+    """
     there = texts[~texts.isnan().any(1)].cpu().numpy()
     found, counts = np.unique(there, axis=0, return_counts=True)
     return Counter(
@@ -175,7 +186,9 @@ def counts_of(texts: Tensor) -> Counter[str]:
 
 
 def level_names(encoding: Encoding, noise_multiplier: float, delta: float) -> LevelNames:
-    """The question about all columns whose levels are to be learnt; ``delta`` is the smallest that a ledger goes by."""
+    """The question about all columns whose levels are to be learnt; ``delta`` is the smallest
+    that a ledger goes by.
+    """
     columns = unlisted_of(encoding)
     if not columns:
         raise ConfigError(

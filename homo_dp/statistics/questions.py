@@ -1,7 +1,9 @@
-"""The closed list of questions: what one row adds to a sum, how far it can move it, and what the total says.
+"""The closed list of questions: what one row adds to a sum, how far it can move it, and what the
+total says.
 
-A row is one float64 number a column, as ``RawEncoding`` gives it, and its label. Every question scales what a row adds
-to an L2 norm of at most 1, so the noise of its sum has standard deviation z, and scales the total back when it is read.
+A row is one float64 number a column, as ``RawEncoding`` gives it, and its label. Every question
+scales what a row adds to an L2 norm of at most 1, so the noise of its sum has standard deviation z,
+and scales the total back when it is read.
 """
 
 from __future__ import annotations
@@ -26,7 +28,8 @@ from homo_dp.privacy.moments import outer_products, second_moment, triangle_size
 Answer = dict[str, Any]
 """``values`` and ``standard_errors`` by item, and what is needed to read them (``edges``)."""
 
-# How the questions of a job share its budget, as shares of mu^2: more where more numbers are asked of a row.
+# How the questions of a job share its budget, as shares of mu^2: more where more numbers are asked
+# of a row.
 SHARES: Mapping[str, float] = {
     "rows": 1.0,
     "classes": 1.0,
@@ -47,7 +50,8 @@ class Question(ABC):
     """One private sum over all rows.
 
     Guarantees every subclass must keep:
-        - ``parts`` gives one vector a row, which depends on that row alone and has an L2 norm of at most 1.
+        - ``parts`` gives one vector a row, which depends on that row alone and has an L2 norm of at
+          most 1.
     """
 
     name: ClassVar[str]
@@ -110,7 +114,9 @@ class ClassCounts(Question):
 
 @dataclass(frozen=True)
 class ColumnsQuestion(Question):
-    """A question about numeric columns within their public bounds; ``places`` are theirs in a row."""
+    """A question about numeric columns within their public bounds; ``places`` are theirs in a
+    row.
+    """
 
     columns: tuple[str, ...]
     places: tuple[int, ...]
@@ -118,7 +124,9 @@ class ColumnsQuestion(Question):
     highs: tuple[float, ...]
 
     def scaled(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Values clipped to their bounds and scaled to [-1, 1], 0 where missing; and where they are there."""
+        """Values clipped to their bounds and scaled to [-1, 1], 0 where missing; and where they
+        are there.
+        """
         values = rows[:, list(self.places)]
         present = ~values.isnan()
         low, high = (torch.tensor(ends, dtype=torch.float64) for ends in (self.lows, self.highs))
@@ -134,7 +142,9 @@ class ColumnsQuestion(Question):
 
 @dataclass(frozen=True)
 class Means(ColumnsQuestion):
-    """Means of columns: sums of scaled values and counts of those that are there, two numbers a column."""
+    """Means of columns: sums of scaled values and counts of those that are there, two numbers a
+    column.
+    """
 
     name: ClassVar[str] = "means"
 
@@ -158,7 +168,9 @@ class Means(ColumnsQuestion):
 
 @dataclass(frozen=True)
 class Variances(ColumnsQuestion):
-    """Means and variances of columns: sums of values and squares, and counts, three numbers a column."""
+    """Means and variances of columns: sums of values and squares, and counts, three numbers a
+    column.
+    """
 
     name: ClassVar[str] = "variances"
 
@@ -188,7 +200,9 @@ class Variances(ColumnsQuestion):
 
 @dataclass(frozen=True)
 class SecondMoments(ColumnsQuestion):
-    """X^T X of the columns scaled to [-1, 1] (0 where missing): rows have a norm of at most sqrt(columns)."""
+    """X^T X of the columns scaled to [-1, 1] (0 where missing): rows have a norm of at most
+    sqrt(columns).
+    """
 
     name: ClassVar[str] = "second_moments"
 
@@ -213,7 +227,9 @@ class SecondMoments(ColumnsQuestion):
 
 @dataclass(frozen=True)
 class Histograms(ColumnsQuestion):
-    """Counts in bins of equal width within the bounds of each column; values outside are in the first or last bin."""
+    """Counts in bins of equal width within the bounds of each column; values outside are in the
+    first or last bin.
+    """
 
     name: ClassVar[str] = "histograms"
     bins: int = 20
@@ -298,7 +314,9 @@ class MissingCounts(Question):
 
 
 def questions_of(asked: StatisticsConfig, encoding: Encoding) -> tuple[Question, ...]:
-    """The sums behind the questions that are asked: quantiles are read off histograms, which are then asked too."""
+    """The sums behind the questions that are asked: quantiles are read off histograms, which are
+    then asked too.
+    """
     sums = [name for name in asked.ask if name not in LEARNT]
     names = list(dict.fromkeys("histograms" if name == "quantiles" else name for name in sums))
     return tuple(_question(name, asked, encoding) for name in names)
@@ -307,9 +325,10 @@ def questions_of(asked: StatisticsConfig, encoding: Encoding) -> tuple[Question,
 def quantiles(histograms: Answer) -> Answer:
     """Quantiles of the columns of a histogram answer, for no further budget.
 
-    Counts below zero are taken out so that their sum stays what it was: cut off at zero, noise alone would fill empty
-    bins and draw the quantiles apart. The error is how far quantiles move when the noise is drawn again around what was
-    found, and half of a bin's own, where in a bin a value is being unknown.
+    Counts below zero are taken out so that their sum stays what it was: cut off at zero, noise
+    alone would fill empty bins and draw the quantiles apart. The error is how far quantiles move
+    when the noise is drawn again around what was found, and half of a bin's own, where in a bin a
+    value is being unknown.
     """
     values: dict[str, dict[str, float]] = {}
     errors: dict[str, dict[str, float]] = {}
@@ -328,7 +347,8 @@ def quantiles(histograms: Answer) -> Answer:
 
 
 def _not_negative(counts: np.ndarray) -> np.ndarray:
-    """The nearest counts (least squares, row by row) that are not negative and have the same sum, at least above zero.
+    """The nearest counts (least squares, row by row) that are not negative and have the same sum,
+    at least above zero.
 
     >>> _not_negative(np.array([[4.0, 2.0, -1.0]]))
     array([[3.5, 1.5, 0. ]])
@@ -336,9 +356,8 @@ def _not_negative(counts: np.ndarray) -> np.ndarray:
     total = np.maximum(counts.sum(1, keepdims=True), 1e-9)
     falling = -np.sort(-counts, axis=1)
     numbers = np.arange(1, counts.shape[1] + 1)
-    surplus = (
-        falling.cumsum(1) - total
-    ) / numbers  # what each of the largest gives up, if it is those that stay
+    # what each of the largest gives up, if it is those that stay
+    surplus = (falling.cumsum(1) - total) / numbers
     stays = (falling > surplus).sum(1) - 1
     kept: np.ndarray = np.maximum(counts - np.take_along_axis(surplus, stays[:, None], 1), 0.0)
     return kept
@@ -413,13 +432,16 @@ def _wanted(
     if not found:
         wants = "levels" if name == "levels" else "bounds"
         raise ConfigError(
-            f"statistics.ask={name}: no column that is asked about has {wants}; leave the question out"
+            f"statistics.ask={name}: no column that is asked about has {wants}; leave the "
+            "question out"
         )
     return found
 
 
 def _ratio(total: float, count: float, noise: float) -> tuple[float, float]:
-    """A mean of scaled values, and its error by the noise of both sums; no better than its bounds without rows."""
+    """A mean of scaled values, and its error by the noise of both sums; no better than its
+    bounds without rows.
+    """
     kept = max(count, noise, 1e-12)
     mean = min(1.0, max(-1.0, total / kept))
     return mean, min(1.0, noise * math.sqrt(1 + mean**2) / kept)

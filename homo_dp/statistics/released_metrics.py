@@ -1,8 +1,9 @@
-"""Metrics of a model from private sums over test rows: a histogram of scores by class, a confusion matrix, or errors.
+"""Metrics of a model from private sums over test rows: a histogram of scores by class, a confusion
+matrix, or errors.
 
-A row adds a vector of L2 norm at most 1. No score and no threshold of a row leaves: AUC, KS, ROC and calibration are
-read off the histogram. Error bars are those of the noise, which is known: the metrics are computed again from totals to
-which the same noise is added once more, many times.
+A row adds a vector of L2 norm at most 1. No score and no threshold of a row leaves: AUC, KS, ROC
+and calibration are read off the histogram. Error bars are those of the noise, which is known: the
+metrics are computed again from totals to which the same noise is added once more, many times.
 """
 
 from __future__ import annotations
@@ -18,15 +19,11 @@ from torch import Tensor
 
 from homo_dp.models.task import Task
 
-MOST_LOSS = 4.0  # losses are clipped to it: of a confident wrong answer, or the square of the largest scaled error
+# losses are clipped to it: of a confident wrong answer, or the square of the largest scaled error
+MOST_LOSS = 4.0
 _REPEATS = 200
-_SHARES = (
-    "acc",
-    "precision",
-    "recall",
-    "auc",
-    "ks",
-)  # from 0 to 1: a bar of 1 says that nothing is known
+# from 0 to 1: a bar of 1 says that nothing is known
+_SHARES = ("acc", "precision", "recall", "auc", "ks")
 _CONFIDENCE = 1.96  # standard errors to either side: 95 %
 
 Floats = NDArray[np.float64]
@@ -38,7 +35,8 @@ class ReleasedMetrics:
     """The sum that asks for the metrics of a task.
 
     Guarantees:
-        - what a row adds depends on that row and on the model alone, and has an L2 norm of at most 1;
+        - what a row adds depends on that row and on the model alone, and has an L2 norm of at most
+          1;
         - figures are a function of the noisy total and of public numbers.
     """
 
@@ -56,7 +54,9 @@ class ReleasedMetrics:
 
     @property
     def edges(self) -> Floats:
-        """Edges of the bins of scores; the threshold is one of them, so the confusion matrix follows."""
+        """Edges of the bins of scores; the threshold is one of them, so the confusion matrix
+        follows.
+        """
         low = max(1, min(self.bins - 1, round(self.bins * self.threshold)))
         below = np.linspace(0.0, self.threshold, low + 1)[:-1]
         return np.concatenate([below, np.linspace(self.threshold, 1.0, self.bins - low + 1)])
@@ -79,10 +79,11 @@ class ReleasedMetrics:
         return torch.cat([hot, clipped], 1) / math.sqrt(2.0)
 
     def _places(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        """Where each row counts. Outputs are compared with the log odds of the edges, not scores with the edges.
+        """Where each row counts. Outputs are compared with the log odds of the edges, not scores
+        with the edges.
 
-        The last numbers of a tensor go through another sigmoid than the rest, which differs in the last bit: a score at
-        an edge would change its bin with the number of rows.
+        The last numbers of a tensor go through another sigmoid than the rest, which differs in the
+        last bit: a score at an edge would change its bin with the number of rows.
         """
         if self.kind == "multiclass":
             return labels * self.classes + outputs.nan_to_num(0.0).argmax(dim=1)
@@ -92,7 +93,9 @@ class ReleasedMetrics:
         )
 
     def read(self, total: Tensor, sigma: float, seed: int = 0) -> tuple[Figures, Figures]:
-        """The metrics of a total, and the half width of their 95 % bars by the noise of its numbers alone."""
+        """The metrics of a total, and the half width of their 95 % bars by the noise of its
+        numbers alone.
+        """
         found = total.numpy().astype(np.float64)
         figures = self._figures(found)
         generator = np.random.default_rng(seed)
@@ -109,7 +112,9 @@ class ReleasedMetrics:
         return {name: _possible(name, value) for name, value in figures.items()}, errors
 
     def curves(self, total: Tensor, sigma: float, seed: int = 0) -> dict[str, Any]:
-        """ROC and calibration of two classes at the edges of the bins, with 95 % bars; empty for other tasks."""
+        """ROC and calibration of two classes at the edges of the bins, with 95 % bars; empty for
+        other tasks.
+        """
         if self.kind != "binary":
             return {}
         found = total.numpy().astype(np.float64)
@@ -128,12 +133,10 @@ class ReleasedMetrics:
             f"{name}_error": np.minimum(1.0, _CONFIDENCE * np.std(each, 0))
             for name, each in bars.items()
         }
-        empty = (
-            rows <= _CONFIDENCE * 2 * sigma
-        )  # sqrt(2) for the two counts, and for the scale of a row
-        errors["share_error"] = np.where(
-            empty, 1.0, errors["share_error"]
-        )  # nothing is known of so few rows
+        # sqrt(2) for the two counts, and for the scale of a row
+        empty = rows <= _CONFIDENCE * 2 * sigma
+        # nothing is known of so few rows
+        errors["share_error"] = np.where(empty, 1.0, errors["share_error"])
         middles = (self.edges[1:] + self.edges[:-1]) / 2
         roc = {
             "fpr": fpr,
@@ -154,9 +157,8 @@ class ReleasedMetrics:
 
     def _points(self, total: Floats) -> tuple[tuple[Floats, Floats], tuple[Floats, Floats]]:
         """Rates of the ROC; shares of class 1 and rows by bin."""
-        negative, positive = np.maximum(
-            0.0, self._histograms(total)
-        )  # below zero there is only noise
+        # below zero there is only noise
+        negative, positive = np.maximum(0.0, self._histograms(total))
         rows = negative + positive
         return _roc(negative, positive), (
             np.divide(positive, rows, out=np.zeros_like(rows), where=rows > 0),
@@ -187,7 +189,9 @@ class ReleasedMetrics:
         }
 
     def _histograms(self, total: Floats) -> Floats:
-        """Counts of the two classes by bin of score, as they are: to cut off those below zero would bend AUC down."""
+        """Counts of the two classes by bin of score, as they are: to cut off those below zero
+        would bend AUC down.
+        """
         counts: Floats = (total[:-1] * math.sqrt(2.0)).reshape(2, self.bins)
         return counts
 
@@ -204,7 +208,9 @@ def _roc(negative: Floats, positive: Floats) -> tuple[Floats, Floats]:
 
 
 def _regression(sums: Floats) -> Figures:
-    """Errors in units of the scaled target (its bounds are [-1, 1]) and the share of its variance that is explained."""
+    """Errors in units of the scaled target (its bounds are [-1, 1]) and the share of its
+    variance that is explained.
+    """
     rows = max(1.0, float(sums[0]))
     square, size, mean, truth = (float(part) / rows for part in sums[1:])
     mse, variance = 4 * square, max(1e-3, truth - mean**2)

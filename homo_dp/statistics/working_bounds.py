@@ -1,15 +1,18 @@
 """Working bounds of numeric columns whose public bounds are very wide, from three private sums.
 
-1. ``octaves``: for each anchor (the middle of the outer bounds, and zero or the end nearest to it) one histogram,
-   pooled over all columns, of how many octaves a value is closer to the anchor than the outer bounds are wide. One row
-   moves it by 1, however many columns there are: the anchor that values are nearest to, and the typical octave, are
-   known well.
-2. ``magnitudes``: for each column the mean octave of its values, within the window that the pooled histogram shows.
-3. ``spreads``: for each column mean and square within the bounds so far; only where there are rows enough.
+1. ``octaves``: for each anchor (the middle of the outer bounds, and zero or the end nearest to it)
+   one histogram, pooled over all columns, of how many octaves a value is closer to the anchor than
+   the outer bounds are wide. One row moves it by 1, however many columns there are: the anchor that
+   values are nearest to, and the typical octave, are known well.
+2. ``magnitudes``: for each column the mean octave of its values, within the window that the pooled
+   histogram shows.
+3. ``spreads``: for each column mean and square within the bounds so far; only where there are rows
+   enough.
 
-What is learnt of one column is drawn to the mean of all columns by as much as its noise is larger than the differences
-between columns (empirical Bayes, as James and Stein): few rows give one factor for all columns, many rows give each
-column its own bounds. That is post-processing and costs nothing.
+What is learnt of one column is drawn to the mean of all columns by as much as its noise is larger
+than the differences between columns (empirical Bayes, as James and Stein): few rows give one factor
+for all columns, many rows give each column its own bounds. That is post-processing and costs
+nothing.
 """
 
 from __future__ import annotations
@@ -26,11 +29,8 @@ from homo_dp.statistics.questions import Answer, Question
 
 OCTAVES = 40  # below the outer bounds: 1e-12 of their width
 ANCHORS = ("middle", "zero")
-WITH_SPREADS = {
-    "octaves": 0.2,
-    "magnitudes": 0.4,
-    "spreads": 0.4,
-}  # of the statistics' budget, by mu^2
+# of the statistics' budget, by mu^2
+WITH_SPREADS = {"octaves": 0.2, "magnitudes": 0.4, "spreads": 0.4}
 WITHOUT = {"octaves": 0.5, "magnitudes": 0.5}
 _MOST_NOISE = 0.1  # of a mean within bounds scaled to [-1, 1], up to which spreads are asked
 _NARROW, _WIDE = 2.0, 12.0  # octaves to either side in which columns are told apart
@@ -71,7 +71,9 @@ class Outer:
         return low, torch.where(good, self.low + found[:, 1] * width, self.high)
 
     def anchors(self) -> Tensor:
-        """The anchors of each column, one row an anchor of ``ANCHORS``; zero is the nearest end where it is outside."""
+        """The anchors of each column, one row an anchor of ``ANCHORS``; zero is the nearest end
+        where it is outside.
+        """
         middle = (self.low + self.high) / 2
         zero = torch.zeros_like(middle).clamp(min=self.low, max=self.high)
         return torch.stack([middle, zero])
@@ -83,14 +85,18 @@ class Outer:
         return torch.where(found.isnan(), found, inside)
 
     def depth(self, values: Tensor, anchor: Tensor) -> Tensor:
-        """Octaves by which values are closer to an anchor than the outer bounds are wide: 0 to OCTAVES."""
+        """Octaves by which values are closer to an anchor than the outer bounds are wide: 0 to
+        OCTAVES.
+        """
         share = (values - anchor).abs() / (self.high - self.low)
         return (-share.clamp(min=2.0**-OCTAVES).log2()).clamp(0.0, OCTAVES)
 
 
 @dataclass(frozen=True)
 class Window:
-    """What the pooled histogram says: the anchor, the typical octave, how far columns may be from it, and the rows."""
+    """What the pooled histogram says: the anchor, the typical octave, how far columns may be
+    from it, and the rows.
+    """
 
     anchor: int
     octave: float
@@ -100,7 +106,9 @@ class Window:
 
 @dataclass(frozen=True)
 class Octaves(Question):
-    """Pooled histograms of octaves, one an anchor; columns of a row share its one unit of each histogram."""
+    """Pooled histograms of octaves, one an anchor; columns of a row share its one unit of each
+    histogram.
+    """
 
     name: ClassVar[str] = "octaves"
     outer: Outer
@@ -133,9 +141,8 @@ class Octaves(Question):
         """The anchor to which the bulk of values is nearest, and the octaves that they are in."""
         histograms = (total * math.sqrt(len(ANCHORS))).reshape(len(ANCHORS), OCTAVES + 1)
         noise = sigma * math.sqrt(len(ANCHORS))
-        kept = torch.where(
-            histograms > 2 * noise, histograms, 0.0
-        )  # bins that cannot be noise alone
+        # bins that cannot be noise alone
+        kept = torch.where(histograms > 2 * noise, histograms, 0.0)
         if not float(kept.sum()) > 0:
             return Window(0, 0.0, _NARROW, self.rows)
         found = [_octaves(histogram) for histogram in kept]
@@ -146,7 +153,9 @@ class Octaves(Question):
 
 @dataclass(frozen=True)
 class Magnitudes(Question):
-    """Mean octave of each column, within a window around the typical one; values below it tell nothing."""
+    """Mean octave of each column, within a window around the typical one; values below it tell
+    nothing.
+    """
 
     name: ClassVar[str] = "magnitudes"
     outer: Outer
@@ -211,7 +220,9 @@ class Spreads(Question):
         return {"values": {name: [a, b] for name, a, b in pairs}, "standard_errors": {}}
 
     def bounds(self, total: Tensor, sigma: float) -> tuple[Tensor, Tensor]:
-        """The working bounds: some standard deviations around the mean, within the bounds so far."""
+        """The working bounds: some standard deviations around the mean, within the bounds so
+        far.
+        """
         scale = math.sqrt(self.dimension) / self.rows
         means, squares = torch.chunk(total * scale, 2)
         mean = drawn_together(means, sigma * scale).clamp(-1.0, 1.0)
@@ -229,10 +240,11 @@ class Spreads(Question):
 def phases_of(
     noise_of_all: float, columns: int, summands: float, rows: float
 ) -> Mapping[str, float]:
-    """The sums that are asked and their shares: spreads only where there are rows enough, by public numbers alone.
+    """The sums that are asked and their shares: spreads only where there are rows enough, by public
+    numbers alone.
 
-    ``noise_of_all`` is the noise multiplier of one sum that takes the whole budget of the statistics, ``summands`` the
-    variance of the noise of a total over that of one sum.
+    ``noise_of_all`` is the noise multiplier of one sum that takes the whole budget of the
+    statistics, ``summands`` the variance of the noise of a total over that of one sum.
 
     >>> list(phases_of(10.0, 30, 3, 455)), list(phases_of(10.0, 14, 3, 30_000))
     (['octaves', 'magnitudes'], ['octaves', 'magnitudes', 'spreads'])
@@ -255,7 +267,9 @@ def drawn_together(values: Tensor, noise: float) -> Tensor:
 
 
 def _octaves(histogram: Tensor) -> tuple[float, float]:
-    """The octave that a bulk of the values is above of (nearer to the anchor counts as deeper), and a deep one."""
+    """The octave that a bulk of the values is above of (nearer to the anchor counts as deeper),
+    and a deep one.
+    """
     total = float(histogram.sum())
     if not total > 0:
         return 0.0, 0.0

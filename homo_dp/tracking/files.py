@@ -11,7 +11,8 @@ from homo_dp.core.files import atomic_write, write_whole
 
 
 def json_text(value: Any) -> str:
-    """Strict JSON: NaN and infinity become null, numpy and torch numbers plain ones; keys keep their order.
+    """Strict JSON: NaN and infinity become null, numpy and torch numbers plain ones; keys keep
+    their order.
 
     >>> json_text({"loss": float("nan"), "acc": 1.0})
     '{\\n  "loss": null,\\n  "acc": 1.0\\n}\\n'
@@ -22,13 +23,17 @@ def json_text(value: Any) -> str:
 
 
 def write_json(path: str | Path, value: Any, name: str = "file") -> None:
-    """Write strict JSON to ``path``, whole or not at all; ``name`` is how an error calls the path."""
+    """Write strict JSON to ``path``, whole or not at all; ``name`` is how an error calls the
+    path.
+    """
     write_whole(path, json_text(value).encode(), name)
 
 
 @contextmanager
 def compressed_write(path: str | Path, name: str = "file") -> Iterator[BinaryIO]:
-    """A file that appears at ``path`` when the block ends well, gzipped where the path ends in ``.gz``."""
+    """A file that appears at ``path`` when the block ends well, gzipped where the path ends in
+    ``.gz``.
+    """
     with atomic_write(path, name) as file:
         if not str(path).lower().endswith(".gz"):
             yield file
@@ -41,6 +46,8 @@ def compressed_write(path: str | Path, name: str = "file") -> Iterator[BinaryIO]
 
 
 def companion(indicator_file: str, ending: str) -> Path:
-    """The path of a file that goes with the indicators: ``out/indicator.json`` -> ``out/indicator_config.yaml``."""
+    """The path of a file that goes with the indicators: ``out/indicator.json`` ->
+    ``out/indicator_config.yaml``.
+    """
     path = Path(indicator_file)
     return path.with_name(f"{path.stem}_{ending}")

@@ -1,4 +1,6 @@
-"""The indicators of a run: one JSON file of metrics, the privacy statement and the rounds, in that order."""
+"""The indicators of a run: one JSON file of metrics, the privacy statement and the rounds, in
+that order.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -36,7 +38,8 @@ def build_indicators(
 
 
 def numbers_of(values: Mapping[str, Any]) -> dict[str, float]:
-    """What a tracker can take of indicators, or of the row of a round: plain numbers, no lists, words or booleans.
+    """What a tracker can take of indicators, or of the row of a round: plain numbers, no lists,
+    words or booleans.
 
     >>> numbers_of({"test_acc": 0.9, "run": "a", "private": True, "test_fpr": [0.0, 1.0], "rounds_done": 3})
     {'test_acc': 0.9, 'rounds_done': 3}
@@ -51,10 +54,12 @@ def local_only_names(
     *,
     public_test: bool = False,
 ) -> list[str]:
-    """Which indicators were computed from private rows without noise, and so must stay where the rows are.
+    """Which indicators were computed from private rows without noise, and so must stay where the
+    rows are.
 
     Guarantees:
-        - every metric of training rows, and of test rows unless the test table is declared public, is named;
+        - every metric of training rows, and of test rows unless the test table is declared public,
+          is named;
         - so are its per-round copies (as ``rounds[].name``).
 
     Row counts are not named: they are declared, or public with the run, as ``privacy.rows`` says.
@@ -71,6 +76,21 @@ def local_only_names(
     return names + [f"rounds[].{key}" for key in per_round if key.startswith(private)]
 
 
+def no_better_than_majority(indicators: Mapping[str, Any]) -> str | None:
+    """A sentence where the test accuracy is not above that of the most frequent class; else None.
+
+    >>> no_better_than_majority({"test_acc": 0.61, "test_majority": 0.63})
+    'the model is not better than always predicting the most frequent class: test accuracy 0.61, not above 0.63'
+    """
+    accuracy, majority = indicators.get("test_acc"), indicators.get("test_majority")
+    if accuracy is None or majority is None or accuracy > majority:
+        return None
+    return (
+        "the model is not better than always predicting the most frequent class: test accuracy "
+        f"{accuracy:.3g}, not above {majority:.3g}"
+    )
+
+
 def write_indicators(
     path: str | Path, indicators: Mapping[str, Any], name: str = "indicatorFileName"
 ) -> None:
@@ -79,7 +99,8 @@ def write_indicators(
 
 
 def published(indicators: Mapping[str, Any]) -> dict[str, Any]:
-    """A copy of the indicators without anything that ``local_only`` names: what may leave the party.
+    """A copy of the indicators without anything that ``local_only`` names: what may leave the
+    party.
 
     >>> published({"train_acc": 1.0, "rounds": [{"round": 1, "test_acc": 0.5}], "local_only": ["train_acc",
     ... "rounds[].test_acc"]})

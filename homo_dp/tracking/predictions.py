@@ -1,7 +1,9 @@
-"""Predictions as CSV: every input column as it came, then what the model says; written in chunks, safe to open.
+"""Predictions as CSV: every input column as it came, then what the model says; written in chunks,
+safe to open.
 
-"Safe to open" means that a spreadsheet shows the file and runs nothing: a text cell that would start a formula gets an
-apostrophe in front (OWASP, CSV injection). Numbers, negative ones too, stay as they are.
+"Safe to open" means that a spreadsheet shows the file and runs nothing: a text cell that would
+start a formula gets an apostrophe in front (OWASP, CSV injection). Numbers, negative ones too, stay
+as they are.
 """
 
 from __future__ import annotations
@@ -32,22 +34,24 @@ if TYPE_CHECKING:
 PARTY = "party"
 OTHER_PARTY = "federation_party"
 TEXT = pa.large_string()
-# A formula starts with one of these (full-width forms too), unless the whole cell is a number such as -1.5e3.
+# A formula starts with one of these (full-width forms too), unless the whole cell is a number such
+# as -1.5e3.
 _FORMULA = r"^[=+\-@\t\r\n\x{FF1D}\x{FF0B}\x{FF0D}\x{FF20}]"
 _NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"
 _CHUNK = 50_000  # rows made into text at a time
 _MANY = 10_000  # rows from which on it is worth a thread
-_WORKERS = 2  # threads that do it, while the caller scores the next rows: Arrow works without the interpreter lock
+# threads that do it, while the caller scores the next rows: Arrow works without the interpreter
+# lock
+_WORKERS = 2
 _AHEAD = 4  # chunks that may wait to be written
-_SAMPLE, _FEW = (
-    2048,
-    1900,
-)  # of so many numbers no more than so many differ where about a third of a chunk does
+# of so many numbers no more than so many differ where about a third of a chunk does
+_SAMPLE, _FEW = 2048, 1900
 _NEEDS_QUOTES = r"[\",;\t\r\n]|^\s|\s$"
 
 
 def prediction_columns(columns: Sequence[str], task: Task, with_party: bool = False) -> list[str]:
-    """The header of the file for these input columns; a name that the file needs for itself is refused.
+    """The header of the file for these input columns; a name that the file needs for itself is
+    refused.
 
     >>> from homo_dp.models.task import task_for
     >>> prediction_columns(["id", "x"], task_for(["a", "b", "c"]), with_party=True)
@@ -57,15 +61,17 @@ def prediction_columns(columns: Sequence[str], task: Task, with_party: bool = Fa
     taken = [name for name in own if name in columns]
     if taken:
         raise DataError(
-            f"column {taken[0]!r}: the predictions file needs this name for itself; rename the column in the table or "
-            "drop it there"
+            f"column {taken[0]!r}: the predictions file needs this name for itself; rename the "
+            "column in the table or drop it there"
         )
     party = [party_column(columns)] if with_party else []
     return [*party, *columns, *own]
 
 
 def result_columns(task: Task) -> list[str]:
-    """The columns that the model adds: class probabilities (more than two classes), pred_prob, pred_y."""
+    """The columns that the model adds: class probabilities (more than two classes), pred_prob,
+    pred_y.
+    """
     if task.kind == "regression":
         return ["pred_y"]
     classes = [f"prob_{name}" for name in task.classes] if task.kind == "multiclass" else []
@@ -73,12 +79,15 @@ def result_columns(task: Task) -> list[str]:
 
 
 def party_column(columns: Sequence[str]) -> str:
-    """The name of the column that says whose row it is: another one where the table has a `party` of its own."""
+    """The name of the column that says whose row it is: another one where the table has a
+    `party` of its own.
+    """
     return OTHER_PARTY if PARTY in columns else PARTY
 
 
 class PredictionWriter:
-    """Writes predictions chunk by chunk; the file appears under its name when the block ends without an error.
+    """Writes predictions chunk by chunk; the file appears under its name when the block ends
+    without an error.
 
     Rows keep their order, columns theirs; a path that ends in ``.gz`` is compressed. Many rows
     become text in the background, a few chunks ahead of the file.
@@ -204,7 +213,9 @@ def _results(task: Task, outputs: Tensor, threshold: float) -> list[Any]:
 
 
 def _column(series: pd.Series[Any]) -> Any:
-    """A column as Arrow data: numbers as they are, all else as the text that Python shows, made safe."""
+    """A column as Arrow data: numbers as they are, all else as the text that Python shows, made
+    safe.
+    """
     try:
         array = pa.array(series, from_pandas=True)
     except (pa.ArrowInvalid, pa.ArrowTypeError):
@@ -234,7 +245,9 @@ def _safe_texts(array: Any) -> Any:
 
 
 def _all_numbers(array: Any) -> bool:
-    """Whether all cells are plain finite numbers, with nothing to make safe or quote; cheaper than patterns."""
+    """Whether all cells are plain finite numbers, with nothing to make safe or quote; cheaper
+    than patterns.
+    """
     try:
         return bool(pc.all(pc.is_finite(pc.cast(array, pa.float64()))).as_py())
     except pa.ArrowInvalid:
@@ -242,7 +255,9 @@ def _all_numbers(array: Any) -> bool:
 
 
 def _quoted(array: Any) -> Any:
-    """Cells as they stand in the file: in quotes where a reader would otherwise split or trim them."""
+    """Cells as they stand in the file: in quotes where a reader would otherwise split or trim
+    them.
+    """
     if not pa.types.is_large_string(array.type):
         return _number_texts(array)
     if _all_numbers(array):
@@ -257,7 +272,9 @@ def _quoted(array: Any) -> Any:
 
 
 def _number_texts(array: Any) -> Any:
-    """Numbers as text. Measured ones often repeat: each different one is then made into text once."""
+    """Numbers as text. Measured ones often repeat: each different one is then made into text
+    once.
+    """
     if not pa.types.is_float64(array.type) or len(array) < _MANY:
         return array.cast(TEXT)
     bits = array.view(pa.int64())  # as numbers, 0 and -0 would be one
@@ -268,7 +285,9 @@ def _number_texts(array: Any) -> Any:
 
 
 def _lines(columns: Sequence[Any]) -> memoryview:
-    """The rows as CSV bytes: Arrow joins the cells of all rows at once, so no loop runs over them."""
+    """The rows as CSV bytes: Arrow joins the cells of all rows at once, so no loop runs over
+    them.
+    """
     options = {"null_handling": "replace", "null_replacement": ""}
     last = pc.binary_join_element_wise(columns[-1], _text("\n"), _text(""), **options)
     whole = pc.binary_join_element_wise(*columns[:-1], last, _text(","), **options)

@@ -1,7 +1,9 @@
-"""The model as MLflow serves it: MLflow calls ``_load_pyfunc`` with our model file, and nothing is unpickled.
+"""The model as MLflow serves it: MLflow calls ``_load_pyfunc`` with our model file, and nothing is
+unpickled.
 
-``mlflow models predict -m models:/NAME/1 --env-manager local -i rows.csv -t csv`` and ``mlflow.pyfunc.load_model``
-both end here. A model from a factory runs the factory's code, so it loads only where HOMO_DP_TRUST_FACTORY=1 is set.
+``mlflow models predict -m models:/NAME/1 --env-manager local -i rows.csv -t csv`` and
+``mlflow.pyfunc.load_model`` both end here. A model from a factory runs the factory's code, so it
+loads only where HOMO_DP_TRUST_FACTORY=1 is set.
 """
 
 from __future__ import annotations
@@ -27,7 +29,9 @@ log = logging.getLogger(__name__)
 
 
 class Scorer:
-    """A saved model that turns raw rows (or images) into a table of predictions, named as in the predictions file."""
+    """A saved model that turns raw rows (or images) into a table of predictions, named as in the
+    predictions file.
+    """
 
     def __init__(self, path: str) -> None:
         self.model = load_model(path, trust_factory=os.environ.get(TRUST) == "1")
@@ -35,7 +39,9 @@ class Scorer:
         self.model.check_encoding(self.encoding.input_shape, self.encoding.classes)
 
     def predict(self, rows: Any, params: Mapping[str, Any] | None = None) -> pd.DataFrame:
-        """Predictions of all rows; ``params={"threshold": 0.3}`` moves the threshold between two classes."""
+        """Predictions of all rows; ``params={"threshold": 0.3}`` moves the threshold between two
+        classes.
+        """
         threshold = float((params or {}).get("threshold", self.model.card.threshold))
         outputs = outputs_of(self.model.module, self._encoded(rows))
         task, answers = self.model.task, self.model.task.predictions(outputs, threshold).numpy()

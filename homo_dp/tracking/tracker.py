@@ -17,7 +17,9 @@ PREDICTIONS, INDICATORS, MODEL, CONFIG, LEDGER, NORMS = (
 
 
 class Tracker(Protocol):
-    """Keeps the history of runs. No call may stop or slow down training, whatever happens to the store behind it."""
+    """Keeps the history of runs. No call may stop or slow down training, whatever happens to the
+    store behind it.
+    """
 
     def start(
         self,
@@ -27,9 +29,11 @@ class Tracker(Protocol):
         mark: str | None = None,
         dataset: Mapping[str, Any] | None = None,
     ) -> None:
-        """A run begins, with its resolved config, flattened; one with the ``mark`` of an earlier run goes on in it.
+        """A run begins, with its resolved config, flattened; one with the ``mark`` of an earlier
+        run goes on in it.
 
-        ``dataset`` is what is publicly known about the data: name, digest of the description, source.
+        ``dataset`` is what is publicly known about the data: name, digest of the description,
+        source.
         """
 
     def log_round(
@@ -47,7 +51,8 @@ class Tracker(Protocol):
         tags: Mapping[str, str],
         metrics: Mapping[str, float] | None = None,
     ) -> str | None:
-        """The run is over (``FINISHED``, ``FAILED`` or ``KILLED``) and left these files, by what they are.
+        """The run is over (``FINISHED``, ``FAILED`` or ``KILLED``) and left these files, by what
+        they are.
 
         Returns where the run can be looked up, None if nowhere (yet). A second call does nothing.
         """

@@ -35,12 +35,10 @@ def test_values_that_were_not_declared_are_told(
     rows.loc[:3, "age"] = 1e6
     result.model.predict(rows)
     told = [
-        str(each.message)
-        for each in recwarn
-        if "outside of the declared bounds" in str(each.message)
+        str(each.message) for each in recwarn if "outside the declared bounds" in str(each.message)
     ]
     assert told == [
-        "rows: column 'age': 4 of 20 values (20%) are outside of the declared bounds and were clipped"
+        "rows: column 'age': 4 of 20 values (20 %) are outside the declared bounds and were clipped"
     ]
     assert {each.filename for each in recwarn if "bounds" in str(each.message)} == {__file__}, (
         "the user's line"

@@ -15,7 +15,12 @@ from homo_dp.core.errors import ConfigError
 from homo_dp.federation.mechanisms.train_hooks import TRIGGERS, HookContext
 from homo_dp.privacy.errors import PrivacyError
 
-SETTINGS: dict[str, Any] = {"train.rounds": 2, "train.local_steps": 4, "train.sample_rate": 0.5}
+SETTINGS: dict[str, Any] = {
+    "train.auto": False,
+    "train.rounds": 2,
+    "train.local_steps": 4,
+    "train.sample_rate": 0.5,
+}
 WITHOUT = SETTINGS | {"privacy.mechanism": "none"}
 NBAFL = SETTINGS | {"privacy.mechanism": "nbafl", "nbafl.clip_norm": 1.0}
 
@@ -140,9 +145,8 @@ def test_a_noise_injector_adds_to_noised_weights_and_costs_nothing() -> None:
     assert rounds == [1, 2]
     assert largest(result) > 400
     assert result.epsilon == plain.epsilon
-    assert (
-        result.privacy["parties"] == plain.privacy["parties"]
-    )  # the mechanism's own noise is as before
+    # the mechanism's own noise is as before
+    assert result.privacy["parties"] == plain.privacy["parties"]
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pytest
 
 import homo_dp
 
@@ -20,15 +21,22 @@ def test_the_function_asks_what_the_command_asks(tmp_path: Path) -> None:
         "rows,means,levels,missing",
         epsilon=4,
         settings={
-            "data.columns": {"age": {"bounds": [0, 120]}, "ward": {"levels": ["a", "b"]}},
             "data.test_fraction": 0.0,
         },
+        bounds={"age": (0, 120)},
+        categories={"ward": ["a", "b"]},
         ledger=tmp_path / "ledger.sqlite",
     )
-    questions = found["questions"]
-    assert abs(questions["rows"]["values"]["rows"] - 3000) < 60
-    assert abs(questions["means"]["values"]["age"] - frame["age"].mean()) < 3
-    assert (
-        abs(questions["levels"]["values"]["ward"]["(other)"] - (frame["ward"] == "c").sum()) < 100
-    )
-    assert abs(questions["missing"]["values"]["age"] - 100) < 100
+    assert isinstance(found, homo_dp.Statistics)
+    assert abs(found["rows"]["rows"] - 3000) < 60
+    assert abs(found["means"]["age"] - frame["age"].mean()) < 3
+    assert abs(found["levels"]["ward"]["(other)"] - (frame["ward"] == "c").sum()) < 100
+    assert abs(found["missing"]["age"] - 100) < 100
+    assert 0 < found.epsilon <= 4
+    means = found.table.loc[["means age"]].astype(float)
+    assert means["value"].tolist() == [found["means"]["age"]]
+    assert (means["standard_error"] > 0).all()
+    assert found.privacy["statement"] in repr(found)
+    assert "means age" in found._repr_html_()
+    with pytest.raises(KeyError, match="quantiles: was not asked; asked were rows"):
+        found["quantiles"]

@@ -1,4 +1,6 @@
-"""Parties as Python has them: frames, paths and arrays; what cannot be a table is refused by its party's name."""
+"""Parties as Python has them: frames, paths and arrays; what cannot be a table is refused by its
+party's name.
+"""
 
 from pathlib import Path
 

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -81,7 +82,11 @@ def test_classes_are_an_argument_and_errors_name_what_was_given() -> None:
         homo_dp.train(both, ledger=None, settings=quick, **COMMON)
     with pytest.raises(DataError, match=r"^test\['b'\]: column 'age' is missing"):
         homo_dp.train(
-            both, test={"b": table(9, 3).drop(columns="age")}, ledger=None, settings=QUICK, **COMMON
+            both,
+            test={"b": table(9, 3).drop(columns="age")},
+            ledger=None,
+            settings=QUICK,
+            **COMMON,
         )
     with pytest.raises(DataError, match=r"^parties: data.party_column='site' is not a column"):
         homo_dp.train(both["a"], party="site", ledger=None, settings=QUICK, **COMMON)
@@ -96,6 +101,38 @@ def test_one_frame_without_a_party_column_is_one_party_unless_it_is_dealt_out() 
     assert set(dealt.privacy["parties"]) == {"party_1", "party_2"}
 
 
+def test_categories_are_an_argument_beside_one_pair_of_bounds() -> None:
+    frame = table(120, 1).assign(ward=["a", "b", "c"] * 40)
+    given = {**COMMON, "bounds": (-3, 3)}
+    result = homo_dp.train(
+        frame, ledger=None, settings=QUICK, categories={"ward": ["a", "b"]}, **given
+    )
+    assert result.config.data.columns["ward"].levels == ("a", "b")
+    planned = homo_dp.plan(frame, settings=QUICK, categories={"ward": "private"}, **_plan(given))
+    assert any("categor" in text or "level" in text for text in planned.releases)
+
+
+def _plan(given: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in given.items() if name != "progress"}
+
+
+@pytest.mark.parametrize("given", [{"ward": "ABC"}, {"ward": 3}])
+def test_categories_that_are_no_list_are_refused(given: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=r"categories\['ward'\]=.*must be a list"):
+        homo_dp.train(table(9, 1), ledger=None, settings=QUICK, categories=given, **COMMON)
+
+
+def test_a_column_has_either_bounds_or_categories() -> None:
+    with pytest.raises(ConfigError, match="both describe column 'x'"):
+        homo_dp.train(
+            table(9, 1),
+            ledger=None,
+            settings=QUICK,
+            categories={"x": [1, 2]},
+            **{**COMMON, "bounds": {"x": (0, 1)}},
+        )
+
+
 def test_bounds_of_arrays_by_position_are_refused_with_the_names() -> None:
     with pytest.raises(ConfigError, match="columns of arrays are called x0, x1"):
         homo_dp.train(
@@ -104,7 +141,10 @@ def test_bounds_of_arrays_by_position_are_refused_with_the_names() -> None:
 
 
 def test_importing_the_package_imports_nothing_heavy() -> None:
-    code = "import sys, homo_dp; print([n for n in ('torch', 'pandas', 'numpy', 'pydantic') if n in sys.modules])"
+    code = (
+        "import sys, homo_dp; print([n for n in ('torch', 'pandas', 'numpy', 'pydantic') if n in "
+        "sys.modules])"
+    )
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=os.environ
     )

@@ -1,4 +1,6 @@
-"""Benchmarks run, tiny: they print the figures that the table of results looks for. Their times are not tested."""
+"""Benchmarks run, tiny: they print the figures that the table of results looks for. Their times
+are not tested.
+"""
 
 import argparse
 import importlib.util

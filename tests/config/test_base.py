@@ -49,6 +49,5 @@ def test_a_section_is_frozen_and_refuses_what_it_does_not_know() -> None:
         Small().rate = 1.0
     with pytest.raises(ValidationError) as caught:
         Small(rate=12345.678)
-    assert "12345" not in str(
-        caught.value
-    )  # a value may be a secret: only our own messages show it
+    # a value may be a secret: only our own messages show it
+    assert "12345" not in str(caught.value)

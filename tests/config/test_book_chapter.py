@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from homo_dp.config.data import ONE_TABLE
 from homo_dp.config.load import Loaded, load
 from homo_dp.config.privacy import UserKeys, keys_of
 from homo_dp.core.errors import ConfigError
@@ -33,8 +34,13 @@ CONF = {
 
 
 def loaded(tmp_path: Path, **changes: Any) -> Loaded:
-    (tmp_path / "conf.json").write_text(json.dumps(CONF | changes))
-    return load(tmp_path / "conf.json")
+    return overridden(tmp_path, {}, **changes)
+
+
+def overridden(tmp_path: Path, overrides: dict[str, Any], **changes: Any) -> Loaded:
+    tree = {name: value for name, value in (CONF | changes).items() if value is not ...}
+    (tmp_path / "conf.json").write_text(json.dumps(tree))
+    return load(tmp_path / "conf.json", overrides)
 
 
 def test_every_key_is_mapped_or_answered(tmp_path: Path) -> None:
@@ -42,9 +48,8 @@ def test_every_key_is_mapped_or_answered(tmp_path: Path) -> None:
     config, privacy = found.config, keys_of(found.config.privacy, UserKeys)
     assert (config.train.rounds, config.train.local_epochs, config.train.batch_size) == (4, 3, 32)
     assert (config.train.learning_rate, config.train.momentum) == (0.05, 0.0001)
-    assert config.train.server_optimizer.rate == pytest.approx(
-        0.8
-    )  # lambda times the sum of k is 0.8 times the mean
+    # lambda times the sum of k is 0.8 times the mean
+    assert config.train.server_optimizer.rate == pytest.approx(0.8)
     assert (privacy.population, privacy.cohort_size, privacy.clip_norm) == (20, 8, 2.0)
     assert config.privacy.mechanism == "dp_fedavg"
     # one client moves lambda * sum by lambda * C = 0.2, and 0.3 is added to it
@@ -53,6 +58,49 @@ def test_every_key_is_mapped_or_answered(tmp_path: Path) -> None:
     for key in ("model_name", "type", "lambda", "sigma", "q", "W", "dp"):
         assert f"{key}" in said
     assert "privacy.noise_multiplier=1.5 = sigma / (lambda C)" in said
+
+
+def test_notes_speak_of_the_bundled_data_and_model_only_where_they_are_used(tmp_path: Path) -> None:
+    found = loaded(tmp_path)
+    assert (found.config.data.embedded, found.config.model.name) == ("digits", "cnn")
+    assert any("bundled digits" in note for note in found.notes)
+    overrides = {"data.files": "mine.csv", "data.columns.x.bounds": [0, 1], "model.name": "mlp"}
+    found = overridden(tmp_path, overrides)
+    config = found.config
+    assert (config.data.embedded, config.data.files) == (None, {ONE_TABLE: "mine.csv"})
+    assert config.model.name == "mlp"
+    assert config.data.partition is not None
+    assert config.data.partition.parties == 20  # no_models, for the table of one's own too
+    assert not any("digits" in note or "model_name" in note for note in found.notes)
+
+
+def test_several_files_or_a_party_column_are_not_split_over_no_models(tmp_path: Path) -> None:
+    files = {f"data.files.c{number}": f"{number}.csv" for number in range(3)}
+    column = {"data.files": "mine.csv", "data.party_column": "clinic"}
+    for overrides in (files, column):
+        found = overridden(tmp_path, {**overrides, "data.columns.x.bounds": [0, 1]})
+        assert found.config.data.partition is None
+
+
+def test_what_is_left_open_is_that_of_the_chapters_own_file(tmp_path: Path) -> None:
+    open_keys = dict.fromkeys(["local_epochs", "batch_size", "lr", "momentum", "lambda"], ...)
+    found = loaded(tmp_path, **open_keys)
+    train = found.config.train
+    assert (train.local_epochs, train.batch_size) == (3, 32)
+    assert (train.learning_rate, train.momentum) == (0.01, 0.0001)
+    listed = next(note for note in found.notes if note.startswith("left open"))
+    assert "local_epochs=3, batch_size=32, lr=0.01, momentum=0.0001" in listed
+
+
+def test_clients_clip_after_every_batch_as_in_the_chapter(tmp_path: Path) -> None:
+    assert keys_of(loaded(tmp_path).config.privacy, UserKeys).clip_each_step
+
+
+def test_privacy_is_not_left_off_where_dp_is_not_written(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"conf\.json: dp=None: must be true .* or false"):
+        loaded(tmp_path, dp=...)
+    plain = overridden(tmp_path, {"privacy.mechanism": "none"}, dp=...)
+    assert plain.config.privacy.mechanism == "none"
 
 
 def test_without_dp_it_is_not_private_and_says_so(tmp_path: Path) -> None:

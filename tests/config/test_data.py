@@ -14,10 +14,12 @@ def test_short_partition_with_its_alpha() -> None:
         load_config(None, {"data.files": "t.csv", "data.partition": "dirichlet(x)"})
 
 
-def test_one_table_is_split() -> None:
-    config = load_config(None, {"data.files": "all.csv"})
+def test_one_table_is_one_party_unless_something_splits_it() -> None:
+    alone = load_config(None, {"data.files": "all.csv"})
+    assert (alone.data.one_table, alone.data.partition) == (None, None)
+    config = load_config(None, {"data.files": "all.csv", "data.partition": "iid"})
     assert config.data.one_table == "all.csv"
-    assert config.data.partition is not None
+    assert load_config(None).data.partition is not None, "the built-in example has three parties"
     by_column = load_config(None, {"data.files.x": "all.csv", "data.party_column": "site"})
     assert by_column.data.one_table == "all.csv"
     assert load_config(None, {"data.files.x": "x.csv"}).data.one_table is None

@@ -35,7 +35,9 @@ def test_the_line_names_the_key_and_what_to_do(key: str, value: object, words: s
 
 @pytest.mark.parametrize("section", ["", "train.", "privacy."])
 def test_a_single_letter_is_taken_for_no_key(section: str) -> None:
-    """x was answered with model.fix, train.e with train.seed; where a key has two letters, one of them is like it."""
+    """x was answered with model.fix, train.e with train.seed; where a key has two letters, one
+    of them is like it.
+    """
     for letter in string.ascii_lowercase:
         with pytest.raises(ConfigError) as refused:
             load_config(None, {f"{section}{letter}": 1})

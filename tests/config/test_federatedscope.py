@@ -1,4 +1,6 @@
-"""FederatedScope's config in our words: every key is translated, left aside with a note, or refused."""
+"""FederatedScope's config in our words: every key is translated, left aside with a note, or
+refused.
+"""
 
 from __future__ import annotations
 
@@ -210,3 +212,169 @@ def test_refused_with_the_reason(
 def test_a_batch_clip_is_refused_where_records_are_clipped(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="bounds no record's part"):
         load(None, {"train.grad_clip": 1.0})
+
+
+# --- what a config leaves open, and overrides over a file
+
+TOY: dict[str, Any] = {
+    "federate": {"client_num": 10},
+    "data": {"type": "toy"},
+    "nbafl": {"use": True},
+}
+
+
+def toy(tmp_path: Path, overrides: dict[str, Any] | None = None, **sections: Any) -> Loaded:
+    tree = {**TOY, **sections}
+    (tmp_path / "toy.yaml").write_text(yaml.safe_dump(tree))
+    return load(tmp_path / "toy.yaml", overrides or {})
+
+
+def test_what_is_left_open_has_federatedscopes_defaults(tmp_path: Path) -> None:
+    """Its defaults are those of federatedscope/core/configs (cfg_fl_setting, cfg_training,
+    cfg_data, cfg_differential_privacy).
+    """
+    found = toy(tmp_path)
+    config, nbafl = found.config, found.config.nbafl
+    assert (nbafl.epsilon, nbafl.constant, nbafl.clip_norm, nbafl.mu) == (100, 30, 1, 0)
+    train = config.train
+    assert (train.rounds, train.batch_size, train.learning_rate) == (50, 64, 0.1)
+    assert (train.local_steps, train.local_epochs, train.weighting) == (1, None, "rows")
+    assert (config.data.test_fraction, config.model.name) == (0.1, "logistic_regression")
+    listed = next(note for note in found.notes if note.startswith("left open"))
+    for name in (
+        "federate.total_round_num=50",
+        "dataloader.batch_size=64",
+        "train.local_update_steps=1",
+        "train.optimizer.lr=0.1",
+        "nbafl.epsilon=100",
+        "nbafl.constant=30",
+        "nbafl.w_clip=1",
+        "nbafl.mu=0",
+    ):
+        assert name in listed
+
+
+def test_what_overrides_or_other_files_set_is_not_listed_as_left_open(tmp_path: Path) -> None:
+    (tmp_path / "ours.yaml").write_text("train: {sample_rate: 0.1}\n")
+    (tmp_path / "toy.yaml").write_text(yaml.safe_dump(TOY))
+    overrides = {"nbafl.delta": 1e-3, "train.optimizer.lr": 0.5, "train.batch_or_epoch": "epoch"}
+    found = load([tmp_path / "toy.yaml", tmp_path / "ours.yaml"], overrides)
+    train = found.config.train
+    assert (train.sample_rate, train.batch_size, train.learning_rate) == (0.1, None, 0.5)
+    assert (train.local_epochs, train.local_steps) == (1, None)
+    assert (found.config.nbafl.delta, found.config.nbafl.constant) == (1e-3, None)
+    listed = next(note for note in found.notes if note.startswith("left open"))
+    for name in ("batch_size", "optimizer.lr", "nbafl.constant"):
+        assert name not in listed
+
+
+@pytest.mark.parametrize(
+    ("federate", "overrides", "drawn"),
+    [
+        ({"sample_client_num": 5}, {"federate.sample_client_rate": 1.0}, None),
+        ({"sample_client_num": 5}, {"federate.sample_client_num": -1}, None),
+        ({"sample_client_num": 5}, {"federate.sample_client_num": 10}, None),
+        ({"sample_client_num": 5}, {"federate.sample_client_rate": 0.25}, 2),
+        ({"sample_client_rate": 0.2}, {"federate.client_num": 20}, 4),
+        ({}, {"federate.sample_client_num": 5}, 5),
+        ({"sample_client_num": 10}, {"federate.client_num": 5}, None),
+        ({"sample_client_num": 3, "sample_client_rate": 0.5}, {}, 5),
+    ],
+)
+def test_an_override_is_put_over_the_file_before_either_is_read(
+    tmp_path: Path, federate: dict[str, Any], overrides: dict[str, Any], drawn: int | None
+) -> None:
+    found = toy(tmp_path, overrides, federate={"client_num": 10, **federate})
+    assert found.config.nbafl.parties_per_round == drawn
+
+
+@pytest.mark.parametrize(
+    ("sections", "overrides", "ours"),
+    [
+        ({}, {"nbafl.use": False}, {"privacy.mechanism": "dp_sgd"}),
+        ({"asyn": {"use": True}}, {"asyn.use": False}, {"privacy.mechanism": "nbafl"}),
+        ({"grad": {"grad_clip": 5.0}}, {"grad.grad_clip": -1}, {"train.grad_clip": None}),
+        (
+            {"fedopt": {"use": True, "optimizer": {"type": "Adam"}}},
+            {"fedopt.use": False},
+            {"train.server_optimizer.name": "fedavg"},
+        ),
+        ({"data": {"type": "toy", "batch_size": 10}}, {}, {"train.batch_size": 10}),
+        (
+            {"data": {"type": "toy", "batch_size": 64}, "dataloader": {"batch_size": 16}},
+            {},
+            {"train.batch_size": 16},
+        ),
+    ],
+)
+def test_an_override_switches_off_what_the_file_switches_on(
+    tmp_path: Path, sections: dict[str, Any], overrides: dict[str, Any], ours: dict[str, Any]
+) -> None:
+    config: Any = toy(tmp_path, overrides, **sections).config
+    for key, value in ours.items():
+        found = config
+        for name in key.split("."):
+            found = getattr(found, name)
+        assert found == value
+
+
+def test_a_table_of_ones_own_is_split_over_all_clients_of_the_file(tmp_path: Path) -> None:
+    overrides = {"data.files": "mine.csv", "federate.sample_client_num": 5}
+    found = toy(tmp_path, {**overrides, "data.columns.x.bounds": [0, 1]}).config
+    assert found.data.partition is not None
+    assert found.data.partition.parties == 10
+    assert (found.data.embedded, found.nbafl.parties_per_round) == (None, 5)
+
+
+def test_a_party_column_or_a_file_for_each_party_says_how_many_there_are(tmp_path: Path) -> None:
+    column = {"data.files": "mine.csv", "data.party_column": "hospital"}
+    described = {"data.columns.x.bounds": [0, 1]}
+    for overrides, sections in (
+        (column, {}),
+        ({}, {"data": {"files": "mine.csv", "party_column": "hospital"}}),
+    ):
+        found = toy(tmp_path, {**described, **overrides}, **sections)
+        assert (found.config.data.partition, found.config.data.party_column) == (None, "hospital")
+    assert any("data.party_column names the party" in note for note in found.notes)
+    files = {"data.files": {"a": "a.csv", "b": "b.csv"}, "federate.sample_client_rate": 0.5}
+    found = toy(tmp_path, {**described, **files})
+    assert (found.config.data.partition, found.config.nbafl.parties_per_round) == (None, 1)
+    assert any("data.files names 2 parties" in note for note in found.notes)
+
+
+def test_fedopt_is_torchs_sgd_without_momentum_or_adam(tmp_path: Path) -> None:
+    federate = {"client_num": 10, "method": "FedOpt"}
+    server = toy(tmp_path, federate=federate).config.train.server_optimizer
+    assert (server.name, server.momentum, server.rate) == ("fedavgm", 0, 0.01)
+    adam = {"optimizer": {"type": "Adam", "lr": 0.5}}
+    server = toy(tmp_path, federate=federate, fedopt=adam).config.train.server_optimizer
+    assert (server.name, server.rate, server.beta2) == ("fedadam", 0.5, 0.999)
+
+
+def test_a_proximal_strength_counts_only_where_it_is_switched_on(tmp_path: Path) -> None:
+    plain = {"nbafl": {}, "privacy": {"mechanism": "none"}}
+    off = toy(tmp_path, fedprox={"mu": 0.3}, **plain)
+    assert off.config.train.proximal_mu == 0
+    assert any("fedprox.mu: is not used" in note for note in off.notes)
+    on = toy(tmp_path, fedprox={"use": True, "mu": 0.3}, **plain)
+    assert on.config.train.proximal_mu == 0.3
+
+
+def test_numbers_are_fitted_where_the_criterion_is_of_numbers(tmp_path: Path) -> None:
+    found = toy(
+        tmp_path,
+        {"data.target_bounds": [0, 1]},
+        criterion={"type": "MSELoss"},
+        model={"type": "mlp"},
+    ).config
+    assert (found.model.name, found.model.task, found.model.layers) == ("mlp", "regression", (256,))
+    assert found.model.activation == "relu"
+    linear = toy(tmp_path, {"data.target_bounds": [0, 1]}, criterion={"type": "MSELoss"}).config
+    assert linear.model.name == "linear_regression"
+
+
+def test_what_is_refused_says_how_an_override_switches_it_off(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"asyn\.use=True: .* set asyn\.use=false"):
+        toy(tmp_path, asyn={"use": True})
+    with pytest.raises(ConfigError, match=r"^overrides: asyn\.use=True"):
+        toy(tmp_path, {"asyn.use": True})

@@ -1,4 +1,6 @@
-"""Layers, aliases, dumps: what wins over what, and that a dump reads back as the same configuration."""
+"""Layers, aliases, dumps: what wins over what, and that a dump reads back as the same
+configuration.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -7,7 +9,6 @@ import pytest
 import yaml
 
 from homo_dp.config.load import dump_yaml, flatten, load, load_config
-from homo_dp.config.schema import Config
 from homo_dp.core.errors import ConfigError
 
 RECIPE = Path(__file__).parents[2] / "conf" / "homo_lr_dpsgd.yaml"
@@ -184,8 +185,22 @@ def test_missing_file_and_directory(tmp_path: Path) -> None:
         load_config(tmp_path)
 
 
-def test_empty_file_is_the_default(tmp_path: Path) -> None:
-    assert load(_file(tmp_path, "# nothing\n")).config == Config()
+@pytest.mark.parametrize("text", ["", "# nothing\n", "{}\n", "---\n", "null\n"])
+def test_a_file_without_settings_is_refused(tmp_path: Path, text: str) -> None:
+    with pytest.raises(ConfigError, match="holds no settings; write sections such as"):
+        load(_file(tmp_path, text))
+
+
+def test_a_list_is_no_configuration(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="must hold sections"):
+        load(_file(tmp_path, "- a\n- b\n"))
+
+
+def test_the_source_of_a_configuration_is_named(tmp_path: Path) -> None:
+    path = _file(tmp_path, "train: {seed: 3}\n")
+    assert load(path).source == f"config: {path}"
+    assert load(None, {"train.seed": 3}).source == "no config: the built-in example"
+    assert load(None, {"data.files.a": "a.csv"}).source == "no config"
 
 
 def test_federatedscopes_switch_turned_off_contradicts_nbafl() -> None:

@@ -1,4 +1,6 @@
-"""What a run leaves behind: private metrics stay here by default, and addresses with passwords are not shown."""
+"""What a run leaves behind: private metrics stay here by default, and addresses with passwords
+are not shown.
+"""
 
 import pytest
 

@@ -11,7 +11,8 @@ from homo_dp.config.load import load
 from homo_dp.config.privacy import RecordKeys, keys_of
 from homo_dp.core.errors import ConfigError
 
-# The shape and values of PrimiHub's example/FL/logistic_regression/hfl_binclass_dpsgd.json (Apache-2.0).
+# The shape and values of PrimiHub's example/FL/logistic_regression/hfl_binclass_dpsgd.json
+# (Apache-2.0).
 TASK: dict[str, Any] = {
     "party_info": {"task_manager": "127.0.0.1:50050"},
     "component_params": {
@@ -41,7 +42,10 @@ TASK: dict[str, Any] = {
                 "data_set": "train_client2",
                 "metric_path": "data/result/Charlie_metrics.json",
             },
-            "Alice": {"data_set": "fl_fake_data", "metric_path": "data/result/server_metrics.json"},
+            "Alice": {
+                "data_set": "fl_fake_data",
+                "metric_path": "data/result/server_metrics.json",
+            },
         },
     },
 }
@@ -50,7 +54,10 @@ FILES = {"data.files.Bob": "bob.csv", "data.files.Charlie": "charlie.csv"}
 
 def _task(tmp_path: Path, **changes: Any) -> Path:
     task = copy.deepcopy(TASK)
-    task["component_params"]["common_params"].update(changes)
+    common = task["component_params"]["common_params"] | changes
+    task["component_params"]["common_params"] = {
+        name: value for name, value in common.items() if value is not ...
+    }
     path = tmp_path / "task.json"
     path.write_text(json.dumps(task, indent="\t"), encoding="utf-8")
     return path
@@ -96,6 +103,40 @@ def test_translated(tmp_path: Path) -> None:
 def test_models(tmp_path: Path, model: str, name: str, task: str) -> None:
     config = load(_task(tmp_path, model=model, optimizer="adam"), FILES).config
     assert (config.model.name, config.model.task, config.train.optimizer) == (name, task, "adam")
+
+
+def test_what_a_task_leaves_open_is_primihubs(tmp_path: Path) -> None:
+    """Defaults of its classes (FL/logistic_regression/base.py); 10 rounds of one epoch and batches
+    of 100 are those of its example tasks.
+    """
+    names = "noise_multiplier l2_norm_clip learning_rate alpha batch_size global_epoch local_epoch"
+    loaded = load(_task(tmp_path, **dict.fromkeys(names.split(), ...)), FILES)
+    train, privacy = loaded.config.train, loaded.config.privacy
+    assert (train.learning_rate, train.weight_decay, train.batch_size) == (0.2, 1e-4, 100)
+    assert (train.rounds, train.local_epochs, train.weighting) == (10, 1, "rows")
+    assert (privacy.noise_multiplier, keys_of(privacy, RecordKeys).max_grad_norm) == (1.0, 1.0)
+    listed = next(note for note in loaded.notes if note.startswith("left open"))
+    for name in names.split():
+        assert f"{name}=" in listed
+    given = load(_task(tmp_path), FILES)
+    assert not any(note.startswith("left open") for note in given.notes)
+
+
+@pytest.mark.parametrize(
+    ("model", "layers", "channels"),
+    [("HFL_neural_network", (32, 16), (16, 32)), ("HFL_CNN", (32,), (16, 32))],
+)
+def test_networks_have_primihubs_layers_unless_others_are_given(
+    tmp_path: Path, model: str, layers: tuple[int, ...], channels: tuple[int, ...]
+) -> None:
+    """FL/neural_network/mlp.py and cnn.py; its example tasks train them by Adam at rate 0.01."""
+    open_keys = {"learning_rate": ...}
+    config = load(_task(tmp_path, model=model, **open_keys), FILES).config
+    assert (config.model.layers, config.model.channels) == (layers, channels)
+    assert (config.model.activation, config.train.optimizer) == ("relu", "adam")
+    assert config.train.learning_rate == 0.01
+    other = load(_task(tmp_path, model=model), {**FILES, "model.layers": [8]}).config
+    assert other.model.layers == (8,)
 
 
 def test_optimal_learning_rate_and_plaintext(tmp_path: Path) -> None:
@@ -146,7 +187,7 @@ def test_a_second_file_describes_the_columns(tmp_path: Path) -> None:
         ({"model": "HFL_CNN"}, "data.classes=[...]"),
         ({"model": "HFL_linear_regression"}, "data.target_bounds=[low, high]"),
         ({"model": "HFL_neural_network", "task": "regression"}, "data.target_bounds=[low, high]"),
-        ({}, "python -m homo_dp.data describe FILE > columns.yaml"),
+        ({}, "python -m homo_dp.data describe FILE --no-files > columns.yaml"),
     ],
 )
 def test_what_the_task_does_not_say_is_asked_for(
@@ -176,10 +217,21 @@ def test_data_set_that_is_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         (
             {},
             {},
-            "the file of data_set train_client1 is not known; add --params data.files.Bob=FILE,data.files.Charlie",
+            (
+                "the file of data_set train_client1 is not known; add --params "
+                "data.files.Bob=FILE,data.files.Charlie"
+            ),
         ),
-        ({}, {"data.files.Bob": "b.csv"}, "data.files.Charlie: the file of data_set train_client2"),
-        ({}, {**FILES, "data.files.Dora": "d.csv"}, "data.files.Dora: is not a client of the task"),
+        (
+            {},
+            {"data.files.Bob": "b.csv"},
+            "data.files.Charlie: the file of data_set train_client2",
+        ),
+        (
+            {},
+            {**FILES, "data.files.Dora": "d.csv"},
+            "data.files.Dora: is not a client of the task",
+        ),
         (
             {"method": "Paillier"},
             FILES,

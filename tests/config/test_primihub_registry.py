@@ -58,3 +58,11 @@ def test_what_is_missing_is_named(tmp_path: Path, entry: dict[str, object], said
         read_registry([registry(tmp_path, entry)])
     with pytest.raises(ConfigError, match="no such file"):
         read_registry([str(tmp_path / "none.yaml")])
+
+
+@pytest.mark.parametrize("name", ["a" * 5000])
+def test_a_name_that_is_no_path_is_refused_in_our_words(tmp_path: Path, name: str) -> None:
+    """A long one ended in an OSError."""
+    path = registry(tmp_path, {"description": "d", "source": name})
+    with pytest.raises(ConfigError, match="is no path"):
+        read_registry([path])

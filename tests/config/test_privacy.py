@@ -1,4 +1,6 @@
-"""The privacy section: one class a mechanism, with the keys that it reads; DP is on unless it is switched off."""
+"""The privacy section: one class a mechanism, with the keys that it reads; DP is on unless it is
+switched off.
+"""
 
 import pytest
 
@@ -159,3 +161,18 @@ def test_shared_noise_without_a_mechanism_chooses_one_that_shares() -> None:
     assert load_config(None, {"privacy.secure_aggregation": True}).privacy.mechanism == "dp_fedsgd"
     with pytest.raises(ConfigError, match="is not used by"):
         load_config(None, {"privacy.secure_aggregation": True, "privacy.mechanism": "dp_sgd"})
+
+
+def test_masks_that_so_many_parties_cannot_take_off_are_refused_when_a_config_is_loaded() -> None:
+    """It was found when the run began, by every party on its own."""
+    keys = {"privacy.secure_aggregation": True, "privacy.tolerated_dropouts": 1}
+    named = {f"federation.parties.p{number}": f"p{number}.pub" for number in range(3)}
+    with pytest.raises(ConfigError, match="of 3 parties 3 must sign each sum and only 2"):
+        load_config(None, {"privacy.mechanism": "dp_fedsgd", **keys, **named})
+    load_config(
+        None, {"privacy.mechanism": "dp_fedsgd", **keys, **named, "federation.parties.p3": "p3.pub"}
+    )
+    alone = {"privacy.mechanism": "dp_fedsgd", "privacy.secure_aggregation": True}
+    with pytest.raises(ConfigError, match="with 1 parties nobody is left to share the noise"):
+        load_config(None, {**alone, "federation.parties.p0": "p0.pub"})
+    load_config(None, {**alone, "data.files.p0": "p0.csv"})

@@ -1,4 +1,6 @@
-"""The recipes in conf/ load, and say what they are there to say; docs/config.md is what the schema says."""
+"""The recipes in conf/ load, and say what they are there to say; docs/config.md is what the
+schema says.
+"""
 
 import subprocess
 import sys
@@ -13,6 +15,7 @@ from homo_dp.data.public_facts import public_shape
 from homo_dp.federation.sessions.plan import agree, make_plan
 
 ROOT = Path(__file__).parents[2]
+BY_HAND = {"train.auto": False}
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "conf").glob("*.yaml")), ids=lambda path: path.name)
@@ -20,8 +23,9 @@ def test_every_recipe_loads(path: Path) -> None:
     load_config(path)
 
 
-def test_the_default_recipe_is_the_defaults() -> None:
-    assert load_config(ROOT / "conf" / "homo_lr_dpsgd.yaml") == Config()
+def test_the_recipe_of_dp_sgd_is_the_defaults_without_rules() -> None:
+    assert load_config(ROOT / "conf" / "homo_lr_dpsgd.yaml") == load_config(None, BY_HAND)
+    assert load_config(ROOT / "conf" / "auto.yaml") == Config()
 
 
 @pytest.mark.parametrize(
@@ -39,8 +43,9 @@ def test_the_default_recipe_is_the_defaults() -> None:
         },
     ],
 )
-def test_the_default_recipe_is_the_defaults_on_other_data_too(over: dict[str, object]) -> None:
-    assert load_config(ROOT / "conf" / "homo_lr_dpsgd.yaml", over) == load_config(None, over)
+def test_the_recipe_of_dp_sgd_is_the_defaults_on_other_data_too(over: dict[str, object]) -> None:
+    found = load_config(ROOT / "conf" / "homo_lr_dpsgd.yaml", over)
+    assert found == load_config(None, {**over, **BY_HAND})
 
 
 def test_what_one_says_about_columns_is_all_there_is_without_a_recipe() -> None:
@@ -89,10 +94,10 @@ def test_primihub_numbers() -> None:
 
 def test_config_and_cli_import_nothing_heavy() -> None:
     code = (
-        "import sys, homo_dp.console.options, homo_dp.config.load, homo_dp.config.params, homo_dp.config.reference\n"
-        "heavy = {'torch', 'pandas', 'numpy', 'mlflow', 'opacus', 'dp_accounting', 'sklearn', 'scipy', 'rich',"
-        " 'matplotlib', 'pyarrow'}\n"
-        "print(sorted(heavy & {name.split('.')[0] for name in sys.modules}))"
+        "import sys, homo_dp.console.options, homo_dp.config.load, homo_dp.config.params, "
+        "homo_dp.config.reference\nheavy = {'torch', 'pandas', 'numpy', 'mlflow', 'opacus', "
+        "'dp_accounting', 'sklearn', 'scipy', 'rich', 'matplotlib', "
+        "'pyarrow'}\nprint(sorted(heavy & {name.split('.')[0] for name in sys.modules}))"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT

@@ -15,7 +15,7 @@ def test_defaults_are_private_and_embedded() -> None:
     assert config.private
     assert config.privacy.mechanism == "dp_sgd"
     assert config.privacy.target_epsilon == 4.0
-    assert config.privacy.delta == 1e-5
+    assert config.delta == 1e-5
     assert config.privacy.secure_mode
     assert config.data.dataset == "breast_cancer"
     assert config.data.partition is not None
@@ -31,7 +31,7 @@ def test_frozen() -> None:
 BAD: list[tuple[dict[str, object], str]] = [
     (
         {"privacy.delta": 2},
-        "privacy.delta=2: must be a number above 0 and below 1; for example privacy.delta=1e-05",
+        "privacy.delta=2: must be a number above 0 and below 1; see docs/config.md",
     ),
     ({"privacy.delta": 0}, "privacy.delta=0: must be"),
     ({"privacy.delta": math.nan}, "privacy.delta=NaN: must be"),

@@ -9,6 +9,7 @@ from homo_dp.core.errors import ConfigError
 SERVES = {
     "party.name": "bank_a",
     "party.aggregator_key": "single",
+    "party.serve.approve": "ask",
     "party.serve.askers": [
         {"aggregator_key": "first", "runs": ["loans-*"]},
         {"aggregator_key": "second", "runs": ["cards-?", "loans-*"]},

@@ -8,8 +8,9 @@ from homo_dp.config.schema import ScheduleConfig
 
 
 def test_optimal_schedule_equals_scikit_learn() -> None:
-    # scikit-learn's SGDClassifier(learning_rate="optimal"): eta = 1 / (alpha (t0 + t)), t0 = 1 / (typw alpha) since
-    # the loss derivative at -typw is below 1, typw = sqrt(1 / sqrt(alpha)); PrimiHub's homo_lr copies it.
+    # scikit-learn's SGDClassifier(learning_rate="optimal"): eta = 1 / (alpha (t0 + t)), t0 = 1 /
+    # (typw alpha) since the loss derivative at -typw is below 1, typw = sqrt(1 / sqrt(alpha));
+    # PrimiHub's homo_lr copies it.
     alpha = 1e-4
     schedule = ScheduleConfig(kind="optimal")
     typw = math.sqrt(1 / math.sqrt(alpha))

@@ -1,5 +1,8 @@
-"""Commands as a user meets them: a small command of our own is run as a process, with real signals and streams."""
+"""Commands as a user meets them: a small command of our own is run as a process, with real
+signals and streams.
+"""
 
+import argparse
 import errno
 import json
 import os
@@ -13,7 +16,13 @@ from pathlib import Path
 
 import pytest
 
-from homo_dp.console.options import Interrupted, explain
+from homo_dp.console.options import (
+    Interrupted,
+    Parser,
+    add_common_arguments,
+    explain,
+    load_from_arguments,
+)
 from homo_dp.core.errors import (
     ConfigError,
     DataError,
@@ -339,7 +348,9 @@ def test_a_result_that_stdout_did_not_take_is_an_error_at_the_end(command: Path)
 
 
 def test_a_missing_module_is_answered_with_the_command_that_brings_it(command: Path) -> None:
-    """As with a Python whose virtual environment is not active; -S leaves out what was installed."""
+    """As with a Python whose virtual environment is not active; -S leaves out what was
+    installed.
+    """
     root = Path(__file__).parents[2]
     done = subprocess.run(
         [sys.executable, "-S", "-m", "homo_dp.train"],
@@ -388,3 +399,54 @@ def test_one_rule_for_threads(
     given |= {"OMP_NUM_THREADS": environment} if environment else {}
     command = [sys.executable, "-c", code, *([params] if params else ["train.rounds=1"])]
     assert subprocess.check_output(command, env=given, text=True).strip() == threads
+
+
+def _arguments(*given: str) -> argparse.Namespace:
+    parser = Parser(prog="small")
+    add_common_arguments(parser)
+    return parser.parse_args(given)
+
+
+def test_the_configuration_of_the_working_folder_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert load_from_arguments(_arguments()).source == "no config: the built-in example"
+    Path("config.yaml").write_text("data: {embedded: digits}\n")
+    Path("other.yaml").write_text("data: {embedded: breast_cancer}\ntrain: {seed: 9}\n")
+    found = load_from_arguments(_arguments())
+    assert (found.source, found.config.data.embedded) == ("config: config.yaml", "digits")
+    named = load_from_arguments(_arguments("--config", "other.yaml"))
+    assert (named.source, named.config.data.embedded) == ("config: other.yaml", "breast_cancer")
+    also = load_from_arguments(_arguments("--cfg", "other.yaml"))
+    assert also.config.train.seed == 9
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("model: {name: mlp}\n", "it has no data: section"),
+        ("data: a.csv\n", "it has no data: section"),
+        ("", "holds no settings"),
+        ("- a\n", "must hold sections"),
+        ("a: [\n", "is not valid YAML"),
+    ],
+)
+def test_a_foreign_config_yaml_in_the_working_folder_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, said: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("config.yaml").write_text(text)
+    with pytest.raises(ConfigError, match="--config FILE") as refused:
+        load_from_arguments(_arguments())
+    assert said in str(refused.value)
+    assert str(refused.value).startswith("config.yaml: ")
+
+
+def test_a_folder_called_config_yaml_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("config.yaml").mkdir()
+    with pytest.raises(ConfigError, match="--config FILE"):
+        load_from_arguments(_arguments())

@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import subprocess
 import sys
 
@@ -41,7 +42,9 @@ class Terminal(io.StringIO):
 def test_no_cell_is_cut_short_on_a_narrow_terminal(
     columns: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Headers give way first, then the table is turned; one that does not fit even so is plain lines, which wrap."""
+    """Headers give way first, then the table is turned; one that does not fit even so is plain
+    lines, which wrap.
+    """
     stream = Terminal()
     monkeypatch.setattr(sys, "stdout", stream)
     monkeypatch.setenv("TERM", "xterm")
@@ -96,6 +99,24 @@ def test_a_library_that_warns_or_logs_does_it_in_one_plain_line() -> None:
     """
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert done.stderr == "warning: two lines of text\n"
+
+
+def test_a_bar_at_80_columns_keeps_its_width_its_times_and_its_figures(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    terminal = Terminal()
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr("sys.stderr", terminal)
+    with Screen().progress(100) as progress:
+        for _ in range(100):
+            progress.advance(loss=0.12741, accuracy=0.97371, epsilon=3.9961)
+    printed = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", terminal.getvalue())
+    bar, figures = (line.strip() for line in re.split(r"[\r\n]+", printed.rstrip())[-2:])
+    assert bar.count("\u2501") == 30
+    assert re.fullmatch(r"round \S+ 100/100 0:00:\d\d left 0:00:00", bar)
+    assert figures == "loss 0.1274  accuracy 0.9737  epsilon 3.996"
+    assert "\u2026" not in bar + figures
 
 
 def test_long_work_says_how_long_the_rest_takes(

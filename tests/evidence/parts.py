@@ -1,4 +1,6 @@
-"""What tests of attacks share: small recipes, a training that was tampered with, and the verdict."""
+"""What tests of attacks share: small recipes, a training that was tampered with, and the
+verdict.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,9 +10,8 @@ from homo_dp.evidence.attack import Attack
 from homo_dp.evidence.audit import Scores, judge
 from homo_dp.evidence.record_attacks import CanaryGradient, Recipe
 from homo_dp.federation.mechanisms.dp_sgd import DpSgd
-from homo_dp.federation.mechanisms.local_fit import LocalFit
+from homo_dp.federation.mechanisms.local_fit import LocalFit, Training
 from homo_dp.federation.sessions.build import federation_facts, noise_source
-from homo_dp.privacy.training.private_training import PrivateTraining
 
 SURE = 1 - 1e-7
 
@@ -33,9 +34,8 @@ def cohort_recipe(shape: tuple[int, ...], keys: dict[str, Any]) -> Recipe:
     return Recipe(config, shape, (0, 1, 2), {"a": 50, "b": 50}, "a")
 
 
-RUNS = (
-    250  # with the canary, and as many without; the noise is the same in every run of these tests
-)
+# with the canary, and as many without; the noise is the same in every run of these tests
+RUNS = 250
 
 
 def one_step_recipe(**train: Any) -> Recipe:
@@ -55,7 +55,7 @@ def judged(attack: Attack, runs: int = RUNS) -> Any:
     return judge(attack, Scores(attack.scores(True, runs), attack.scores(False, runs)), 0.99)
 
 
-Break = Callable[[PrivateTraining], None]
+Break = Callable[[Any], None]  # of what a party's training loop is made of
 
 
 def broken_training(
@@ -64,11 +64,12 @@ def broken_training(
     """An attack on DP-SGD whose training was tampered with."""
 
     class Broken(DpSgd):
-        def before_fit(self, fit: LocalFit) -> None:
+        def training(self, fit: LocalFit) -> Training:
             first = self._training is None
-            super().before_fit(fit)
-            if first and broken is not None and self._training is not None:
-                broken(self._training)
+            made = super().training(fit)
+            if first and broken is not None:
+                broken(made)
+            return made
 
     config = attacked.config
     facts = federation_facts(config, attacked.rows, 4)

@@ -1,4 +1,6 @@
-"""The verdict of an audit: from scores drawn by hand, a sound claim stands and a broken one falls."""
+"""The verdict of an audit: from scores drawn by hand, a sound claim stands and a broken one
+falls.
+"""
 
 import math
 

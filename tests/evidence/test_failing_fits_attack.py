@@ -8,7 +8,9 @@ from tests.evidence.parts import judged, one_step_recipe
 
 
 class KeepsMomentum:
-    """A party of before: it checks its update after the fit, and what a refused fit did to the optimiser stays."""
+    """A party of before: it checks its update after the fit, and what a refused fit did to the
+    optimiser stays.
+    """
 
     def __init__(self, parts: PartyOfAttack) -> None:
         self.parts = parts

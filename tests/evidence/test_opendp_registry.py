@@ -1,4 +1,6 @@
-"""The registry record keeps the rules of opendp/deployments-registry-data (deployments-schema.yaml, 3e9c812)."""
+"""The registry record keeps the rules of opendp/deployments-registry-data
+(deployments-schema.yaml, 3e9c812).
+"""
 
 from typing import Any
 
@@ -7,12 +9,18 @@ import yaml
 from homo_dp.evidence.opendp_registry import registry_yaml
 
 FIELDS = {
-    "basic": "name data_curators intended_use data_product_type data_product_region description publication_date "
-    "data_product_sector",
+    "basic": (
+        "name data_curators intended_use data_product_type data_product_region description "
+        "publication_date data_product_sector"
+    ),
     "dp_variant": "variant_name data_domain unprotected_quantities",
-    "privacy_loss": "privacy_unit privacy_unit_details privacy_parameters privacy_parameters_details",
-    "deployment_model": "model_name model_name_details actors release_type release_type_details data_source_type "
-    "data_source_type_details access_type access_type_details",
+    "privacy_loss": (
+        "privacy_unit privacy_unit_details privacy_parameters privacy_parameters_details"
+    ),
+    "deployment_model": (
+        "model_name model_name_details actors release_type release_type_details data_source_type "
+        "data_source_type_details access_type access_type_details"
+    ),
     "accounting": "post_processing composition",
     "implementation": "preprocessing_and_hyperparameter_tuning mechanisms justification",
     "administrative": "sources notes registry_authors",

@@ -1,4 +1,6 @@
-"""The audit of a configuration: resumed where it stopped, refused where there is nothing to refute."""
+"""The audit of a configuration: resumed where it stopped, refused where there is nothing to
+refute.
+"""
 
 import json
 from pathlib import Path

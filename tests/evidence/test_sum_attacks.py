@@ -1,4 +1,6 @@
-"""Attacks on sums: broken noise, shared seeds, secret divisors and float lattices are caught, a sound sum is not."""
+"""Attacks on sums: broken noise, shared seeds, secret divisors and float lattices are caught, a
+sound sum is not.
+"""
 
 import math
 from dataclasses import replace
@@ -15,7 +17,6 @@ from homo_dp.federation.mechanisms.dp_fedsgd import DpFedSgd
 from homo_dp.federation.sessions.build import federation_facts, noise_source
 from homo_dp.privacy.noise.source import NoiseSource
 from homo_dp.privacy.private_sum import PrivateSum
-from homo_dp.privacy.training.private_training import PrivateTraining
 from tests.evidence.parts import broken_training, judged, one_step_recipe
 from tests.privacy.broken_noise import SharedSeed, four_fold_float32
 
@@ -77,8 +78,8 @@ def test_parties_that_share_a_seed_are_caught() -> None:
 
 
 def test_division_by_the_secret_row_count_is_caught() -> None:
-    def by_the_secret_count(training: PrivateTraining) -> None:
-        training._step_over_batch *= training.sampler.expected_size / training.sampler.population
+    def by_the_secret_count(training: Any) -> None:
+        training.optimizer.expected_batch_size = len(training.loader.dataset)
 
     attacked = one_step_recipe()
     assert judged(broken_training(attacked, by_the_secret_count, CanaryCount), 1000).refuted

@@ -1,8 +1,9 @@
-"""One run with many canaries in networks, users of cohorts of a fixed size, and the ceiling of attacks that see less.
+"""One run with many canaries in networks, users of cohorts of a fixed size, and the ceiling of
+attacks that see less.
 
-Code that draws in another order gets other noise, so bounds are asked for at a confidence of 1 - 1e-7: a sound
-mechanism fails a test here less often than once in ten million such changes. What is broken is broken by so much that
-missing it is rarer still.
+Code that draws in another order gets other noise, so bounds are asked for at a confidence of 1 -
+1e-7: a sound mechanism fails a test here less often than once in ten million such changes. What is
+broken is broken by so much that missing it is rarer still.
 """
 
 from dataclasses import replace

@@ -36,7 +36,9 @@ def write_certificates(folder: Path) -> dict[str, Path]:
 
 
 def write_node_key(folder: Path, name: str) -> tuple[Path, Path]:
-    """The key of a SuperNode, as ssh-keygen -t ecdsa writes it: the private file and the public one."""
+    """The key of a SuperNode, as ssh-keygen -t ecdsa writes it: the private file and the public
+    one.
+    """
     key = ec.generate_private_key(ec.SECP384R1())
     private, public = folder / name, folder / f"{name}.pub"
     private.write_bytes(_private(key, serialization.PrivateFormat.OpenSSH))

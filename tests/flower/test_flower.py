@@ -1,4 +1,6 @@
-"""The default job on Flower: a stopped run, killed nodes, a killed SuperLink, TLS, SuperNode authentication, masks."""
+"""The default job on Flower: a stopped run, killed nodes, a killed SuperLink, TLS, SuperNode
+authentication, masks.
+"""
 
 import fcntl
 import json
@@ -145,9 +147,8 @@ def test_a_stop_and_kills_of_node_party_and_superlink_charge_every_round_once(
     federation.kill("superlink")
     federation.kill("flwr")
     federation.start_superlink()
-    until(
-        lambda: is_free(folder / "state" / "aggregator" / run), federation
-    )  # its ServerApp ends once it hears of it
+    # its ServerApp ends once it hears of it
+    until(lambda: is_free(folder / "state" / "aggregator" / run), federation)
     assert federation.run(conf("federation"), params).wait(600) == 0, federation.said("flwr")[
         -3000:
     ]

@@ -1,6 +1,8 @@
-"""Jobs of other mechanisms on one SuperLink, at parties that serve: NbAFL and DP-FedAvg under masks, and a late join.
+"""Jobs of other mechanisms on one SuperLink, at parties that serve: NbAFL and DP-FedAvg under
+masks, and a late join.
 
-Minutes: .venv-flower/bin/python -m pytest -m "flower and slow" --confcutdir=tests/flower tests/flower
+Minutes: .venv-flower/bin/python -m pytest -m "flower and slow" --confcutdir=tests/flower
+tests/flower
 """
 
 import json
@@ -28,14 +30,14 @@ pytestmark = [pytest.mark.flower, pytest.mark.slow, pytest.mark.timeout(1800)]
 __all__ = ["federation"]
 USERS = 60  # of each party
 NBAFL = (
-    "privacy={mechanism: nbafl, secure_aggregation: true, delta: 1e-5},train={rounds: 2, local_steps: 2, "
-    + (
-        "batch_size: 50},nbafl={epsilon: 10, clip_norm: 3, exposures: 1, min_dataset_size: 100, noise_at_upload: false}"
-    )
+    "privacy={mechanism: nbafl, secure_aggregation: true, delta: 1e-5},train={rounds: 2, "
+    "local_steps: 2, "
+    + "batch_size: 50},nbafl={epsilon: 10, clip_norm: 3, exposures: 1, min_dataset_size: 100, "
+    "noise_at_upload: false}"
 )
 FEDAVG = (
     "train={rounds: 1, local_steps: 2, batch_size: 50},privacy={mechanism: dp_fedavg, unit: user, "
-    + ("noise_at: parties, secure_aggregation: true, ")
+    + "noise_at: parties, secure_aggregation: true, "
 )
 ONE_EACH = FEDAVG + "population: 3, sampling: everyone, delta: 0.1, noise_multiplier: 20}"
 MANY = (
@@ -54,7 +56,7 @@ def write_party(folder: Path, name: str, delta: float, users: bool = False) -> s
         "serve": {"approve": "always"},
         "caps": {"epsilon": 1e9, "secure_aggregation": "required"},
     }
-    config["privacy"] |= {"delta": delta, "lifetime_epsilon": None}
+    config["privacy"] |= {"delta": delta, "lifetime_epsilon": 1e9}
     if delta > 1e-5:  # of users: rows have no say in it
         del config["data"]["rows"]
         config["data"]["counts"] = "public"
@@ -125,17 +127,15 @@ def test_a_node_that_comes_late_joins_where_the_run_is(federation: FlowerFederat
     for name in PARTIES[:2]:
         federation.start_node(name, conf(name))
     params = f"train.rounds={rounds},federation.min_parties=2,federation.round_timeout="
-    federation.run(
-        conf("federation"), params + "20"
-    )  # how long the first round waits for the one that is not there
+    # how long the first round waits for the one that is not there
+    federation.run(conf("federation"), params + "20")
     until(lambda: rounds_kept(folder, run) >= 1, federation)
     stop_run(federation)
     until(lambda: is_free(folder / "state" / "aggregator" / run), federation)
     before = rounds_kept(folder, run)
     assert before < rounds
-    running = federation.run(
-        conf("federation"), params + "450"
-    )  # from here on nobody is late for being slow
+    # from here on nobody is late for being slow
+    running = federation.run(conf("federation"), params + "450")
     until(lambda: "continues after round" in federation.said("flwr"), federation)
     federation.start_node(PARTIES[2], conf(PARTIES[2]))
     assert running.wait(750) == 0, federation.said("flwr")[-3000:]
@@ -146,8 +146,7 @@ def test_a_node_that_comes_late_joins_where_the_run_is(federation: FlowerFederat
     assert late[0] > before
     counted = indicators(folder, "aggregator")["rounds"]
     assert isinstance(counted, list)
-    for name in (
-        PARTIES
-    ):  # of a machine that is busy, one of the others may have been late for a round before
+    # of a machine that is busy, one of the others may have been late for a round before
+    for name in PARTIES:
         assert len(set(answered[name])) == len(answered[name])
         assert {row["round"] for row in counted if name in row["replied"]} <= set(answered[name])

@@ -1,11 +1,14 @@
-"""A party process in this process, over a shared folder, with an aggregator that sends whatever plan a test crafts."""
+"""A party process in this process, over a shared folder, with an aggregator that sends whatever
+plan a test crafts.
+"""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from homo_dp.config.load import load_config
 from homo_dp.config.schema import Config
@@ -40,6 +43,8 @@ class Heard:
     messages: list[tuple[Any, ...]]
     screen: str
     error: str | None
+    # the numbers of each update, one tensor after the other
+    released: list[torch.Tensor] = field(default_factory=list)
 
     @property
     def words(self) -> list[str]:
@@ -47,7 +52,9 @@ class Heard:
 
 
 def job(columns: Mapping[str, Any], **overrides: Any) -> Config:
-    """An aggregator's config; keys with __ for the dots. What a batch or epoch is, replaces what JOB says."""
+    """An aggregator's config; keys with __ for the dots. What a batch or epoch is, replaces what
+    JOB says.
+    """
     keys = {name.replace("__", "."): value for name, value in overrides.items()}
     for one, other in (("batch_size", "sample_rate"), ("local_epochs", "local_steps")):
         if f"train.{one}" in keys:
@@ -76,32 +83,54 @@ class Hostile:
         self, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
         self.folder, self.monkeypatch, self.capsys = folder, monkeypatch, capsys
-        monkeypatch.setattr(
-            "os.fsync", lambda _: None
-        )  # hundreds of runs, and none has to outlive the power
+        # hundreds of runs, and none has to outlive the power
+        monkeypatch.setattr("os.fsync", lambda _: None)
         self.pairs = {name: new_key_pair(name) for name in (AGGREGATOR, PARTY)}
         for pair in self.pairs.values():
             write_key_pair(pair, folder / "keys")
         self.runs = 0
 
     def hear(
-        self, table: str, config: Config, own: Mapping[str, Any], *, to_end: bool = False
+        self,
+        table: str,
+        config: Config,
+        own: Mapping[str, Any],
+        *,
+        to_end: bool = False,
+        later: str | None = None,
     ) -> Heard:
-        """All that the aggregator hears; the party goes on to write its outputs only if it is to come to its end."""
+        """All that the aggregator hears.
+
+        Args:
+            table: the party's table.
+            config: what the aggregator asks.
+            own: keys of the party's own config.
+            to_end: let the party come to its end and write its outputs.
+            later: the table from when the party has joined; None: it stays the same.
+
+        Returns:
+            The messages, and what the party's operator sees.
+        """
         self.runs += 1
         place = self.folder / str(self.runs)
         place.mkdir()
-        (place / "table.csv").write_text(table)
+        (place / "table.csv").write_text(table, errors="surrogateescape")
         aggregator = self._aggregator(place)
         model = trained_model(
             config, public_encoding(config).input_shape, public_encoding(config).classes
         )
         weights = {name: tensor.clone() for name, tensor in model.module.state_dict().items()}
         seen: list[tuple[Any, ...]] = []
+        released: list[torch.Tensor] = []
         rounds = rounds_of(config)
 
         def on_sent(message: Message) -> None:
             seen.append(_seen(message))
+            if message.kind == "update":
+                tensors = [tensor for _, tensor in sorted(message.tensors.items())]
+                released.append(torch.cat([tensor.double().flatten() for tensor in tensors]))
+            if message.kind == "join" and later is not None:
+                (place / "table.csv").write_text(later)
             if message.kind == "update" and message.round < rounds:
                 aggregator.send(
                     Message(RUN, message.round + 1, AGGREGATOR, PARTY, "weights", weights)
@@ -128,7 +157,7 @@ class Hostile:
         finally:
             aggregator.close()
         captured = self.capsys.readouterr()
-        return Heard(seen, captured.out + captured.err, error)
+        return Heard(seen, captured.out + captured.err, error, released)
 
     def process(self, table: str, own: Mapping[str, Any]) -> tuple[PartyProcess, RunFolder]:
         """A party that is not yet in a run, and the folder of the run."""

@@ -1,4 +1,6 @@
-"""A federation on disk for tests: keys, configs and processes that a test can start, kill and start again."""
+"""A federation on disk for tests: keys, configs and processes that a test can start, kill and
+start again.
+"""
 
 import os
 import signal
@@ -25,7 +27,9 @@ DATA = Path(__file__).parents[2] / "data"
 
 
 class Cluster:
-    """The files of one aggregator and its parties below ``folder``, and the processes that run from them."""
+    """The files of one aggregator and its parties below ``folder``, and the processes that run
+    from them.
+    """
 
     def __init__(
         self,
@@ -45,6 +49,8 @@ class Cluster:
         self.zygote = zygote
         self.rounds = rounds
         self.processes: dict[str, Running] = {}
+        # by process: what is put between it and the operating system or its peers (shims.py)
+        self.shims: dict[str, dict[str, list[Any]]] = {}
         folder.mkdir(parents=True, exist_ok=True)
         pairs = {name: new_key_pair(name) for name in (AGGREGATOR, *parties)}
         for pair in pairs.values():
@@ -53,7 +59,7 @@ class Cluster:
         common: dict[str, Any] = {"federation": {"run": run}, "tracking": {"enabled": False}}
         aggregator = {
             "data": {"columns_from": "breast_cancer"},
-            "train": {"rounds": rounds, "local_steps": 2, "batch_size": 50},
+            "train": {"auto": False, "rounds": rounds, "local_steps": 2, "batch_size": 50},
             "federation": {
                 "run": run,
                 "key_file": str(folder / "keys" / "aggregator.key"),
@@ -102,6 +108,11 @@ class Cluster:
             section: {**self.configs[name].get(section, {}), **values},
         }
 
+    def bound_lifetime(self, name: str, epsilon: float = 50.0) -> None:
+        """Give a party a lifetime budget."""
+        self.change(name, "data", name="clinic")
+        self.change(name, "privacy", lifetime_epsilon=epsilon)
+
     def start(
         self,
         name: str,
@@ -117,7 +128,7 @@ class Cluster:
         options = ["--config", str(path), *arguments]
         if self.zygote is not None:
             self.processes[name] = self.zygote.start(
-                module, options, log, crash_at, largest_file, bound
+                module, options, log, crash_at, largest_file, bound, self.shims.get(name)
             )
             return self.processes[name]
         environment = {key: value for key, value in os.environ.items() if key != "HOMO_DP_CRASH_AT"}
@@ -142,8 +153,15 @@ class Cluster:
             try:
                 process.wait(max(0.1, deadline - time.monotonic()))
             except subprocess.TimeoutExpired:
-                raise AssertionError(f"{name} does not end:\n{self.log(name)[-3000:]}") from None
+                raise AssertionError(f"{name} does not end:\n{self._ends()}") from None
         return {name: int(process.wait()) for name, process in self.processes.items()}
+
+    def _ends(self) -> str:
+        """Each process's exit code, None while it runs, and the end of its output."""
+        return "\n".join(
+            f"{name} ({process.poll()}):\n{self.log(name)[-1500:]}"
+            for name, process in self.processes.items()
+        )
 
     def stop(self) -> None:
         """Kill what still runs."""
@@ -168,5 +186,10 @@ def ledger_rows(path: Path) -> list[LedgerRow]:
         return ledger.rows()
 
 
+# what a party that takes plans without asking has to give
+BOUNDED = {"data.name": "clinic", "privacy.lifetime_epsilon": 50.0}
+
+
 def served(**rules: Any) -> dict[str, Any]:
-    return {"party.name": "party_1", "party.serve": rules}
+    """A party that serves by these rules."""
+    return {"party.name": "party_1", "party.serve": rules, **BOUNDED}

@@ -9,7 +9,9 @@ _OVERRIDES = (1 << 1) | (1 << 2)  # CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH
 
 
 def bound_by_permissions() -> bool:
-    """Give up, for the rest of this process's life, the right to pass over file modes; whether they count now."""
+    """Give up, for the rest of this process's life, the right to pass over file modes; whether
+    they count now.
+    """
     if os.geteuid() != 0:
         return True
     if not sys.platform.startswith("linux"):

@@ -14,7 +14,9 @@ from tests.processes.parts import PARTIES, Cluster
 
 @dataclass
 class Victim:
-    """A process and the points at which it is killed, one after the other; a number is a time in seconds."""
+    """A process and the points at which it is killed, one after the other; a number is a time in
+    seconds.
+    """
 
     name: str
     points: list[str | float]
@@ -23,7 +25,9 @@ class Victim:
 
 
 def survive(cluster: Cluster, victims: list[Victim], timeout: float = 240.0) -> None:
-    """Run to the end, killing the victims at their points and starting them again with the same command."""
+    """Run to the end, killing the victims at their points and starting them again with the same
+    command.
+    """
     plans = {victim.name: victim for victim in victims}
     waiting = {victim.name: list(victim.points) for victim in victims}
     current: dict[str, str | float | None] = {}
@@ -63,14 +67,16 @@ def survive(cluster: Cluster, victims: list[Victim], timeout: float = 240.0) -> 
 
 
 def check_survivors(cluster: Cluster) -> None:
-    """Final weights are published, everywhere the same; ledgers are whole and hold every update that was used."""
+    """Final weights are published, everywhere the same; ledgers are whole and hold every update
+    that was used.
+    """
     published = load_model(
         cluster.folder / AGGREGATOR / "out" / "model.safetensors"
     ).module.state_dict()
     indicators = json.loads((cluster.folder / AGGREGATOR / "out" / "indicator.json").read_text())
     assert [row["round"] for row in indicators["rounds"]] == list(range(1, cluster.rounds + 1))
     assert all(row["counted"] for row in indicators["rounds"])
-    for name in PARTIES:
+    for name in cluster.parties:
         own = load_model(cluster.folder / name / "out" / "model.safetensors").module.state_dict()
         assert all(own[key].equal(published[key]) for key in published)
         with Ledger(cluster.configs[name]["privacy"]["ledger"], read_only=True) as ledger:
@@ -85,6 +91,8 @@ def check_survivors(cluster: Cluster) -> None:
 
 
 def random_times(seed: int, count: int, most: float) -> list[str | float]:
-    """Seconds after a start at which to kill; the seed makes a failure repeatable, as far as clocks allow."""
+    """Seconds after a start at which to kill; the seed makes a failure repeatable, as far as
+    clocks allow.
+    """
     generator = random.Random(seed)
     return [generator.uniform(0.02, most) for _ in range(count)]

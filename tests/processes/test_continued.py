@@ -35,10 +35,8 @@ def test_a_model_without_privacy_is_not_continued_as_a_private_one(tmp_path: Pat
         ConfigError, match=r"trained without privacy on the same data \(data\.name=breast_cancer\)"
     ):
         aggregator.main(["--config", str(path)])
-    encoding = {
-        **fresh.encoding.to_json(),
-        "id": "patient",
-    }  # what rows are called is no part of the model
+    # what rows are called is no part of the model
+    encoding = {**fresh.encoding.to_json(), "id": "patient"}
     save_model(model, weights, ModelCard(architecture, (0, 1), "y", encoding, privacy=FIRST))
     process = AggregatorProcess(load_config([str(path)]), Screen())
     assert process.earlier is not None

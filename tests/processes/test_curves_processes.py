@@ -1,4 +1,6 @@
-"""Curves of numbers by the aggregator's rules: parties follow its plan, and the model file says how to score."""
+"""Curves of numbers by the aggregator's rules: parties follow its plan, and the model file says
+how to score.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +24,8 @@ ROWS = 5000  # declared: enough for curves
 def by_rule(cluster: Cluster) -> Cluster:
     """The cluster with every setting left to the rules."""
     cluster.configs[AGGREGATOR]["train"] = {}
-    cluster.rounds = (
-        20  # 16 gradients and 2 that mend scores; before them scales of columns and a second moment
-    )
+    # 16 gradients and 2 that mend scores; before them scales of columns and a second moment
+    cluster.rounds = 20
     for party in PARTIES:
         cluster.change(party, "data", rows={party: ROWS})
     return cluster

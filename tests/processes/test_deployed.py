@@ -1,4 +1,6 @@
-"""The worked example of docs/deploy.md: the files of deploy/conf, with other folders, another port and fewer rounds."""
+"""The worked example of docs/deploy.md: the files of deploy/conf, with other folders, another
+port and fewer rounds.
+"""
 
 import os
 import shutil
@@ -34,9 +36,8 @@ class Sites:
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         certificate(folder / "nats", "server", certificate(folder / "nats", "ca", None))
         users = (AGGREGATOR, *HOSPITALS)
-        passwords = {
-            name: f"12e4{name}" for name in users
-        }  # without quotes the server would take it for a number
+        # without quotes the server would take it for a number
+        passwords = {name: f"12e4{name}" for name in users}
         lines = [f'{name.upper()}_PASSWORD: "{password}"\n' for name, password in passwords.items()]
         (folder / "nats" / "passwords.conf").write_text("".join(lines))
         (folder / "nats" / "server.conf").write_text(self.moved(CONF / "nats.conf", ""))

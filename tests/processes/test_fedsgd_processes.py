@@ -1,4 +1,6 @@
-"""DP-FedSGD between processes: every party pays for its own gradients; shares of noise never leave without masks."""
+"""DP-FedSGD between processes: every party pays for its own gradients; shares of noise never
+leave without masks.
+"""
 
 import contextlib
 import json
@@ -180,7 +182,9 @@ def test_killed_in_the_middle_of_masks_the_run_goes_on_with_the_same_bytes(
 
 @pytest.mark.faults
 def test_masks_over_nats_with_kills(tmp_path: Path, zygote: Zygote) -> None:
-    """A queue that leaves out what it has seen: what is asked again was answered before, and that answer was kept."""
+    """A queue that leaves out what it has seen: what is asked again was answered before, and
+    that answer was kept.
+    """
     victims = [
         Victim("party_1", ["party.after_sums:2", "party.before_sums:3"]),
         Victim(

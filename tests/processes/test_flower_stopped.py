@@ -1,7 +1,9 @@
-"""A run on Flower that is stopped in the middle of rounds and run again: one release for one charge, whatever is asked.
+"""A run on Flower that is stopped in the middle of rounds and run again: one release for one
+charge, whatever is asked.
 
-The parties are real processes behind their sockets, the aggregator is the one that a ServerApp runs; Flower itself is
-left out (tests/flower has it), so that every update can be looked at as it comes.
+The parties are real processes behind their sockets, the aggregator is the one that a ServerApp
+runs; Flower itself is left out (tests/flower has it), so that every update can be looked at as it
+comes.
 """
 
 import hashlib
@@ -88,7 +90,8 @@ def test_stopped_and_run_again(
             killed.wait(30)
             cluster.start("party_2")
         if weights == "lost":
-            # An aggregator without memory begins the run anew, with a round that its parties have charged.
+            # An aggregator without memory begins the run anew, with a round that its parties have
+            # charged.
             for path in (tmp_path / "state-aggregator" / RUN).iterdir():
                 path.unlink() if path.is_file() else None
         run(stop_at=0)
@@ -98,6 +101,5 @@ def test_stopped_and_run_again(
         for name in PARTIES:
             rows = ledger_rows(tmp_path / name / "ledger.sqlite")
             assert [row.round for row in rows] == [1, 2, 3]  # each round was charged once
-            assert all(
-                len(seen[name, number]) == 1 for number in (1, 2, 3)
-            )  # and one update of it ever left
+            # and one update of it ever left
+            assert all(len(seen[name, number]) == 1 for number in (1, 2, 3))

@@ -1,4 +1,6 @@
-"""Clients of another framework as parties between processes: our messages, clip, noise and ledger around their fit."""
+"""Clients of another framework as parties between processes: our messages, clip, noise and
+ledger around their fit.
+"""
 
 from __future__ import annotations
 
@@ -51,6 +53,5 @@ def test_a_federation_of_foreign_clients(tmp_path: Path, zygote: Zygote) -> None
     weights = load_model(
         tmp_path / AGGREGATOR / "out" / "model.safetensors", True
     ).module.state_dict()
-    assert all(
-        abs(float(value) - 4.0) < 1.5 for value in weights["array_0001"]
-    )  # from zero, four rounds of one
+    # from zero, four rounds of one
+    assert all(abs(float(value) - 4.0) < 1.5 for value in weights["array_0001"])

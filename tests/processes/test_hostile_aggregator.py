@@ -1,4 +1,6 @@
-"""An aggregator with a valid key that wants more from a party's process than the party's ledger shows."""
+"""An aggregator with a valid key that wants more from a party's process than the party's ledger
+shows.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Plans with numbers of every size, up to the party that would run them: built, or refused by an error of ours."""
+"""Plans with numbers of every size, up to the party that would run them: built, or refused by an
+error of ours.
+"""
 
 import contextlib
 import json
@@ -132,7 +134,9 @@ def test_a_step_beside_a_training_that_was_agreed_to_is_refused(
     capsys: pytest.CaptureFixture[str],
     asked_meanwhile: bool,
 ) -> None:
-    """Nothing is charged yet; the training may also be agreed to while the operator thinks about the step."""
+    """Nothing is charged yet; the training may also be agreed to while the operator thinks about
+    the step.
+    """
     own = {"data.rows": {"a": 40}, "party.caps.epsilon": 100.0}
     process, folder = Hostile(tmp_path, monkeypatch, capsys).process(csv(BASE), own)
     run, outbox = f"{RUN}-levels", Outbox(tmp_path / "outbox")

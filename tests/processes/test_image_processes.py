@@ -1,4 +1,6 @@
-"""Images between processes, by somebody who names no model: what one process does with them, each party does too."""
+"""Images between processes, by somebody who names no model: what one process does with them,
+each party does too.
+"""
 
 import json
 from pathlib import Path

@@ -36,7 +36,8 @@ def masked_users(
     }
     cluster.change(AGGREGATOR, "privacy", **asked, **keys)
     for party in PARTIES:
-        cluster.change(party, "privacy", delta=keys["delta"])
+        # delta is one for users, so the party's own config asks to hide them; epsilon: up to 4
+        cluster.change(party, "privacy", **asked, **keys | {"noise_multiplier": None})
         cluster.change(
             party, "federation", parties=cluster.configs[AGGREGATOR]["federation"]["parties"]
         )

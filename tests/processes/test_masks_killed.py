@@ -1,4 +1,6 @@
-"""Masked sums that are killed at every named point of the protocol, with a dropout allowed, on both transports."""
+"""Masked sums that are killed at every named point of the protocol, with a dropout allowed, on
+both transports.
+"""
 
 import contextlib
 import json
@@ -55,11 +57,13 @@ def test_every_step_may_be_the_last_of_a_process(
         cluster = stack.enter_context(with_a_dropout(tmp_path, zygote, server))
         survive(cluster, [victim], 240)
     assert victim.unused == []
-    check(tmp_path)
+    assert check(tmp_path)
 
 
 def with_a_dropout(folder: Path, zygote: Zygote, nats: NatsServer | None) -> Cluster:
-    """Three parties of whom one may be missing and none colludes: the smallest with every message of the protocol."""
+    """Three parties of whom one may be missing and none colludes: the smallest with every
+    message of the protocol.
+    """
     cluster = Cluster(folder, nats, ROUNDS, zygote)
     masks = {
         "mechanism": "dp_fedsgd",
@@ -78,8 +82,10 @@ def with_a_dropout(folder: Path, zygote: Zygote, nats: NatsServer | None) -> Clu
     return cluster
 
 
-def check(folder: Path) -> None:
-    """Every round is paid for once by everybody who is in it, and all who signed a round signed one set."""
+def check(folder: Path) -> dict[str, set[str]]:
+    """Every round is paid for once by everybody who is in it, and all who signed a round signed
+    one set; the sets by round, none where nobody may be missing.
+    """
     found = json.loads((folder / AGGREGATOR / "out" / "indicator.json").read_text())
     assert [row["round"] for row in found["rounds"]] == list(range(1, ROUNDS + 1))
     sets: dict[str, set[str]] = {}
@@ -95,6 +101,6 @@ def check(folder: Path) -> None:
             if (name := unquote(path.name)).startswith("agreed "):
                 signed = bytes.fromhex(json.loads(path.read_bytes())["set"]["set"]).decode()
                 sets.setdefault(name, set()).add(signed)
-    assert sets
     assert all(len(signed) == 1 for signed in sets.values())
     assert found["rounds_counted"] == ROUNDS  # everybody came back, so no sum was lost either
+    return sets

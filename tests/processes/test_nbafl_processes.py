@@ -14,7 +14,8 @@ from tests.processes.surviving import Victim, survive
 from tests.processes.zygote import Zygote
 from tests.transport.nats_server import NatsServer
 
-# 4 rounds > 2 exposures x sqrt(3 parties): there is download noise, and nobody takes part in every round
+# 4 rounds > 2 exposures x sqrt(3 parties): there is download noise, and nobody takes part in every
+# round
 SETTINGS: dict[str, Any] = {
     "epsilon": 10.0,
     "clip_norm": 3.0,

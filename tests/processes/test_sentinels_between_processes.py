@@ -1,8 +1,10 @@
-"""Nothing of a row leaves a party process: sentinels in its table, looked for in all that others have.
+"""Nothing of a row leaves a party process: sentinels in its table, looked for in all that others
+have.
 
-Over a folder and over a queue: the aggregator's files, state, log and screen, the exchange itself, and what aggregator
-and party tell a store of runs on another machine. The sentinels are a row count that is declared as another number, a
-value of a feature, and a cell that does not fit its column, which an error may quote at the party and nowhere else.
+Over a folder and over a queue: the aggregator's files, state, log and screen, the exchange itself,
+and what aggregator and party tell a store of runs on another machine. The sentinels are a row count
+that is declared as another number, a value of a feature, and a cell that does not fit its column,
+which an error may quote at the party and nowhere else.
 """
 
 import json
@@ -51,14 +53,15 @@ JOBS: dict[str, dict[str, Any]] = {
         },
     },
 }
-PROCESS = re.compile(
-    rb"^\[\d+\]", re.MULTILINE
-)  # a server's own number, which may be any, before its lines
+# a server's own number, which may be any, before its lines
+PROCESS = re.compile(rb"^\[\d+\]", re.MULTILINE)
 CALIBRATED = ("metrics", "masked", "statistics")  # noise is solved for an epsilon
 
 
 def _prepared(cluster: Cluster, folder: Path, job: str) -> None:
-    """Each party has fewer rows than it declares, a value of its own in some of them, and a cell that does not fit."""
+    """Each party has fewer rows than it declares, a value of its own in some of them, and a cell
+    that does not fit.
+    """
     for section, keys in JOBS[job].items():
         cluster.change(AGGREGATOR, section, **keys)
     if job in CALIBRATED:
@@ -144,9 +147,8 @@ def test_no_sentinel_is_with_anybody_else(
     if job != "statistics":
         indicator = f"{AGGREGATOR}/out/indicator.json"
         indicators = json.loads(seen[indicator])
-        said = released_line(
-            indicators
-        )  # by figures that stand in the indicators as released, so it may be left out
+        # by figures that stand in the indicators as released, so it may be left out
+        said = released_line(indicators)
         known += [said] if said else []
         _check_planted(seen, known, indicator, indicators)
     if job == "statistics":
@@ -199,7 +201,9 @@ def _check_noise(folder: Path, indicators: Any) -> None:
 
 
 def _check_told(folder: Path, known: Sequence[str]) -> None:
-    """What aggregator and party told a store on another machine, which was away, so that all of it is still here."""
+    """What aggregator and party told a store on another machine, which was away, so that all of
+    it is still here.
+    """
     for name in (AGGREGATOR, "party_1"):
         told = list(spooled(folder / name / "out"))
         calls = {path.split(".")[1] for path, _ in told}

@@ -1,4 +1,6 @@
-"""Statistics between processes: each party pays for what it answers; killed processes go on with the same answers."""
+"""Statistics between processes: each party pays for what it answers; killed processes go on with
+the same answers.
+"""
 
 import json
 from pathlib import Path
@@ -89,15 +91,15 @@ def test_the_aggregator_sees_metrics_that_parties_release(tmp_path: Path, zygote
 
 
 def test_a_run_stops_early_and_publishes_its_best_round(tmp_path: Path, zygote: Zygote) -> None:
-    """By released figures, over a kill of the aggregator; what was not asked any more is not paid for."""
+    """By released figures, over a kill of the aggregator; what was not asked any more is not
+    paid for.
+    """
     victims = [Victim(AGGREGATOR, ["aggregator.after_save", "aggregator.before_finished"])]
     with Cluster(tmp_path, zygote=zygote, rounds=6) as cluster:
         cluster.change(AGGREGATOR, "privacy", target_epsilon=8.0)
         cluster.change(AGGREGATOR, "metrics", release="noised", every=1, per_party=True)
-        stopping = {
-            "patience": 1,
-            "min_delta": 10.0,
-        }  # nothing gets better by 10: the first release stays the best
+        # nothing gets better by 10: the first release stays the best
+        stopping = {"patience": 1, "min_delta": 10.0}
         train = {
             "rounds": 6,
             "local_steps": 2,
@@ -124,9 +126,8 @@ def test_a_run_stops_early_and_publishes_its_best_round(tmp_path: Path, zygote: 
         assert [row.kind for row in rows] == ["update", "metrics"] * 2
         own = json.loads((tmp_path / party / "out" / "indicator.json").read_text())
         assert own["privacy"]["epsilon"] == pytest.approx(rows[-1].epsilon, rel=1e-3)
-        assert (
-            rows[-1].epsilon <= indicators["privacy"]["epsilon"] < 6
-        )  # the target of 8 was for six rounds
+        # the target of 8 was for six rounds
+        assert rows[-1].epsilon <= indicators["privacy"]["epsilon"] < 6
         kept = load_file(tmp_path / party / "out" / "model.safetensors")
         assert all(torch.equal(final[name], kept[name]) for name in final)
     last, _ = read_state(tmp_path / "state-aggregator" / "run-1" / "state.safetensors") or ({}, {})

@@ -1,7 +1,9 @@
-"""Starts aggregators and parties by fork from a process that has imported everything: real processes, ready at once.
+"""Starts aggregators and parties by fork from a process that has imported everything: real
+processes, ready at once.
 
-A start costs seconds of imports; the fault tests start processes more than a hundred times. What is forked runs the
-same `main` with the same arguments as the command does, and can be killed as any process.
+A start costs seconds of imports; the fault tests start processes more than a hundred times. What is
+forked runs the same `main` with the same arguments as the command does, and can be killed as any
+process.
 """
 
 import json
@@ -11,6 +13,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +23,10 @@ from tests.processes.permissions import bound_by_permissions
 MODULES = (
     "homo_dp.runs.aggregator_process",
     "homo_dp.runs.party_process",
-    "homo_dp.privacy.opacus.engine",
+    "homo_dp.privacy.engine.engine",
     "homo_dp.transport.directory",
     "homo_dp.transport.nats.connection",
+    "tests.processes.shims",
 )
 
 
@@ -72,8 +76,11 @@ class Zygote:
         crash_at: str | None,
         largest_file: int | None = None,
         bound: bool = False,
+        shims: Mapping[str, Any] | None = None,
     ) -> Forked:
-        """Start a process; ``largest_file`` makes longer writes fail, as a full disk does; ``bound``: by file modes."""
+        """Start a process; ``largest_file`` makes longer writes fail, as a full disk does;
+        ``bound``: by file modes; ``shims``: arguments of functions in ``shims.py``.
+        """
         order = {
             "module": module,
             "arguments": arguments,
@@ -81,6 +88,7 @@ class Zygote:
             "crash_at": crash_at,
             "largest": largest_file,
             "bound": bound,
+            "shims": dict(shims or {}),
         }
         return Forked(self, int(self.ask(order)))
 
@@ -130,6 +138,7 @@ def _child(order: dict[str, Any]) -> int:
     import importlib
 
     from homo_dp.console import options as cli
+    from tests.processes import shims
 
     descriptor = os.open(order["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     for stream in (1, 2):
@@ -141,6 +150,9 @@ def _child(order: dict[str, Any]) -> int:
         resource.setrlimit(resource.RLIMIT_FSIZE, (order["largest"], order["largest"]))
     if order["bound"] and not bound_by_permissions():
         raise RuntimeError("permissions do not count here")
+    for name, arguments in order["shims"].items():
+        for each in arguments:
+            getattr(shims, name)(*each)
     main = importlib.import_module(order["module"]).main
     try:
         cli.run(lambda _: main(order["arguments"]))

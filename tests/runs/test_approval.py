@@ -17,9 +17,8 @@ from tests.processes.parts import served
 def test_rules_say_which_plans_wait_and_which_mechanisms_are_refused() -> None:
     assert not must_ask(load_config(None, {"party.name": "party_1"}))
     assert not must_ask(load_config(None, served(approve="always")))
-    assert must_ask(
-        load_config(None, served(approve="within_caps"))
-    )  # no cap on epsilon: nothing to be within
+    # no cap on epsilon: nothing to be within
+    assert must_ask(load_config(None, served(approve="within_caps")))
     assert not must_ask(
         load_config(None, {**served(approve="within_caps"), "party.caps.epsilon": 2.0})
     )

@@ -1,4 +1,6 @@
-"""Settings by rule: what is left open is filled in from public facts, what is set stays, and plans see numbers."""
+"""Settings by rule: what is left open is filled in from public facts, what is set stays, and
+plans see numbers.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -39,31 +41,86 @@ def test_the_default_recipe_leaves_its_settings_to_the_rules() -> None:
         {"train.rounds": 5},
         {"train.batch_size": 10},
         {"train.learning_rate": 0.1},
-        {"privacy.max_grad_norm": 1.0},
+        {"train.momentum": 0.5},
+        {"train.local_epochs": 2},
         {"train.solver": "sgd"},
-        {"train.auto": False},
-        {"privacy.mechanism": "nbafl"},
+        {"train.weighting": "uniform"},
+        {"privacy.max_grad_norm": 0.7},
     ],
 )
-def test_who_sets_a_knob_chooses(keys: dict[str, Any]) -> None:
+def test_rules_fill_in_around_what_a_user_sets(keys: dict[str, Any]) -> None:
+    config = load_config(None, keys)
+    assert is_auto(config)
+    found = settle(**{name.replace(".", "__"): value for name, value in keys.items()})
+    for key, value in keys.items():
+        section, _, name = key.partition(".")
+        assert getattr(getattr(found.config, section), name) == value
+        assert f"{name} {value}" in found.notes[0].partition("; as given: ")[2]
+    assert found.config.train.auto is False  # it is settled now
+
+
+@pytest.mark.parametrize(
+    ("keys", "why"),
+    [
+        ({"train.auto": False}, "train.auto: false"),
+        ({"privacy.mechanism": "nbafl"}, "no rules for privacy.mechanism: nbafl"),
+        ({"model.factory": "tests.models.factories:dense"}, "no rules for a model of your own"),
+    ],
+)
+def test_where_the_rules_are_off_the_first_line_says_why(keys: dict[str, Any], why: str) -> None:
     config = load_config(None, keys)
     assert not is_auto(config)
-    assert (
-        settle(**{name.replace(".", "__"): value for name, value in keys.items()}).config
-        is not None
-    )
     assert chosen_mechanism(config) == config.privacy.mechanism
+    found = settled(config, declared_encoding(load_config(None)), {"a": 100})
+    assert found.config.train == config.train
+    (line,) = found.notes
+    assert line.startswith(f"algorithm: {config.privacy.mechanism}, 20 rounds; settings as given")
+    assert why in line
 
 
-def test_auto_fills_the_rest_around_what_is_set() -> None:
-    found = settle(train__auto=True, train__rounds=7).config
-    assert found.train.rounds == 7
-    assert found.train.solver == "second_moment"
-    assert found.privacy.mechanism == "dp_fedsgd"
-    rated = settle(train__auto=True, train__learning_rate=0.25).config
-    assert rated.train.learning_rate == 0.25
-    assert rated.train.solver == "sgd"  # the rate is one of the columns' own coordinates
+def test_more_rounds_keep_the_solver_of_the_rules() -> None:
+    ours, asked = settle(), settle(train__rounds=30)
+    assert asked.config.train.rounds == 30
+    assert asked.config.train.solver == ours.config.train.solver == "second_moment"
+    assert asked.config.privacy.mechanism == ours.config.privacy.mechanism == "dp_fedsgd"
+    assert asked.config.train.learning_rate == ours.config.train.learning_rate
     assert settle(train__solver="gradient").config.train.row_norm is not None
+
+
+@pytest.mark.parametrize(
+    ("keys", "mechanism", "why"),
+    [
+        ({"train.learning_rate": 0.25}, "dp_fedsgd", "of the given train.learning_rate"),
+        ({"privacy.max_grad_norm": 0.5}, "dp_fedsgd", "of the given privacy.max_grad_norm"),
+        ({"train.momentum": 0.5}, "dp_sgd", "several steps in a round by train.momentum"),
+        ({"train.local_steps": 3}, "dp_sgd", "several steps in a round by train.local_steps"),
+    ],
+)
+def test_a_setting_that_forces_another_algorithm_is_named(
+    keys: dict[str, Any], mechanism: str, why: str
+) -> None:
+    found = settle(**{name.replace(".", "__"): value for name, value in keys.items()})
+    assert (found.config.privacy.mechanism, found.config.train.solver) == (mechanism, "sgd")
+    assert why in found.notes[1]
+
+
+def test_steps_are_as_long_as_the_given_rounds_and_clip_norm_need() -> None:
+    """The path of all steps together is the rule's, and the update of one is rate times clip."""
+    few = settle(train__solver="sgd", train__rounds=20).config
+    many = settle(train__solver="sgd", train__rounds=200).config
+    assert few.train.learning_rate == pytest.approx(10 * many.train.learning_rate)
+    short = settle(train__rounds=20, privacy__max_grad_norm=0.1).config
+    long = settle(train__rounds=20, privacy__max_grad_norm=1.0).config
+    assert short.train.learning_rate == pytest.approx(10 * long.train.learning_rate)
+
+
+def test_a_given_rate_is_the_whole_step() -> None:
+    """With momentum 0.9 of the aggregator it would be ten times as much."""
+    assert settle(train__learning_rate=0.25).config.train.server_optimizer.name == "fedavg"
+    named = settle(train__learning_rate=0.25, train__server_optimizer="fedavgm").config
+    assert named.train.server_optimizer.name == "fedavgm"
+    solved = settle(train__learning_rate=0.25, train__solver="second_moment").config
+    assert solved.train.server_optimizer.name == "fedavgm"
 
 
 def test_a_mechanism_that_is_written_out_stays() -> None:
@@ -100,7 +157,7 @@ def test_pixels_keep_their_one_scale() -> None:
 
 def test_a_dry_run_says_what_was_chosen_and_why(tmp_path: Path) -> None:
     planned = plan_of(load_config(None, {"privacy.ledger": str(tmp_path / "ledger.sqlite")}))
-    text = "\n".join(planned.notes)
+    text = "\n".join(planned.auto)
     assert "train.auto: dp_fedsgd, solver second_moment, rounds 16" in text
     assert "to expect: generated tables of this kind" in text
     assert any("second moment" in release for release in planned.releases)
@@ -117,9 +174,8 @@ def test_curves_are_taken_where_rows_and_epsilon_are_enough_for_them() -> None:
     assert few.data.curves is None
     assert "curves" not in few.data.model_fields_set
     assert by_rows(50_000, privacy__target_epsilon=0.001).data.curves is None
-    assert (
-        by_rows(50, privacy__mechanism="none").data.curves is None
-    )  # they would be learnt by heart
+    # they would be learnt by heart
+    assert by_rows(50, privacy__mechanism="none").data.curves is None
     assert by_rows(5000, privacy__mechanism="none").data.curves is True
     assert by_rows(50_000, train__solver="gradient").data.curves is True
 
@@ -197,7 +253,9 @@ def test_runs_by_rule_learn(tmp_path: Path, mechanism: str | None) -> None:
 
 
 def test_without_privacy_skewed_columns_are_fitted_as_well_as_with_it(tmp_path: Path) -> None:
-    """Most values are at one end of their bounds, as amounts are: 150 steps with momentum 0.9 stop far from the fit."""
+    """Most values are at one end of their bounds, as amounts are: 150 steps with momentum 0.9
+    stop far from the fit.
+    """
     rng = np.random.default_rng(0)
     columns = [f"x{number}" for number in range(8)]
     values = np.exp(rng.standard_normal((6000, 8)))
@@ -244,9 +302,9 @@ def test_images_get_fixed_features(tmp_path: Path) -> None:
     config = load_config(None, keys)
     assert with_model(config).model.name == "scattering2"
     assert with_model(load_config(None, {**keys, "model.name": "mlp"})).model.name == "mlp"
-    assert any("model scattering2" in note for note in plan_of(config).notes)
+    assert any("model scattering2" in note for note in plan_of(config).auto)
     named = plan_of(load_config(None, {**keys, "model.name": "logistic_regression"}))
-    assert any("left out, images get scattering2" in note for note in named.notes)
+    assert any("left out, images get scattering2" in note for note in named.auto)
     run = Simulation(config, lambda row, numbers: None)
     outcome = run.run()
     assert set(outcome.weights) == {"linear.weight", "linear.bias"}

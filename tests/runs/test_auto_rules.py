@@ -106,7 +106,9 @@ def test_columns_are_scaled_from_a_detail_on_unless_they_are_alike() -> None:
 
 
 def test_a_network_walks_as_far_as_noise_allows() -> None:
-    """The path in clip norms goes by rows times mu over noise and by the length of a row, not by the rounds."""
+    """The path in clip norms goes by rows times mu over noise and by the length of a row, not by
+    the rounds.
+    """
 
     def path(**changes: Any) -> float:
         found = choose(facts(linear=False, **changes), "dp_fedsgd").settings
@@ -129,7 +131,8 @@ def test_the_clip_norm_of_a_network_is_a_part_of_a_row() -> None:
             < choose(known, "dp_fedsgd").settings["privacy.max_grad_norm"] / known.row_norm
             <= 0.6
         )
-    # Errors of a number are short gradients: with this clip norm a generated table had twice the squared error.
+    # Errors of a number are short gradients: with this clip norm a generated table had twice the
+    # squared error.
     assert (
         choose(facts(linear=False, task="regression"), "dp_fedsgd").settings[
             "privacy.max_grad_norm"
@@ -155,8 +158,6 @@ def test_curves_are_taken_where_much_is_left_of_a_gradient() -> None:
     assert not takes_curves(facts(rows=10 * rows[1], mu=0.03, task="multiclass", outputs=3))
     assert takes_curves(facts(rows=30 * rows[1], mu=0.03, task="multiclass", outputs=3))
     few = [int(part * CURVES_ROWS * 31) for part in (0.9, 1.1)]
-    assert [takes_curves(facts(rows=count, mu=None)) for count in few] == [
-        False,
-        True,
-    ]  # no noise drowns them
+    # no noise drowns them
+    assert [takes_curves(facts(rows=count, mu=None)) for count in few] == [False, True]
     assert not takes_curves(facts(rows=rows[1], task="multiclass", outputs=3, alike=True))

@@ -13,7 +13,7 @@ from homo_dp.privacy.ledger import Budget, Charge, Ledger
 from homo_dp.privacy.noise.source import SeededNoise
 from tests.commands import budget_command
 
-# --- ledger ---------------------------------------------------------------------------------------------------------
+# --- ledger
 
 
 RELEASE = Charge(
@@ -45,12 +45,8 @@ def test_show(ledger: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = capsys.readouterr().out
     assert "1 runs" in out
     assert [line.split()[1:] for line in out.splitlines() if "run-1" in line] == [
-        [
-            "run-1",
-            "patients",
-            "1.326",
-            "1.326",
-        ]  # towards the aggregator, and whoever reads what it made of it
+        # towards the aggregator, and whoever reads what it made of it
+        ["run-1", "patients", "1.326", "1.326"]
     ]
     assert budget_command("ledger", "show", str(ledger), "--rows") == 0
     out = capsys.readouterr().out

@@ -1,4 +1,6 @@
-"""Clients of another framework in one process: they get their own arrays back, in order and type."""
+"""Clients of another framework in one process: they get their own arrays back, in order and
+type.
+"""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,6 @@
-"""Continued models: what their weights tell already is stated, and what cannot be read counts as not private."""
+"""Continued models: what their weights tell already is stated, and what cannot be read counts as
+not private.
+"""
 
 from typing import Any
 
@@ -26,11 +28,15 @@ RUN: dict[str, Any] = {
 
 def test_epsilons_of_runs_on_the_same_data_add_over_any_number_of_runs() -> None:
     second = continued_statement(RUN, Earlier({}, ancestors_of(FIRST)), "clinic")
-    assert second["statement"].endswith("together at most epsilon 3 at delta 1.1e-05.")
+    assert second["statement"].endswith(
+        "together at most epsilon 3 at delta 1.1e-05 = 1e-05 + 1e-06."
+    )
     third = continued_statement(
         RUN, Earlier({}, ancestors_of({**second, "data": "clinic"})), "clinic"
     )
-    assert third["statement"].endswith("together at most epsilon 4 at delta 1.2e-05.")
+    assert third["statement"].endswith(
+        "together at most epsilon 4 at delta 1.2e-05 = 1e-05 + 1e-06 + 1e-06."
+    )
     assert continued_statement(RUN, None, "clinic") == RUN
 
 
@@ -46,7 +52,9 @@ def test_other_data_and_other_units_are_not_added_up() -> None:
 
 def test_a_file_that_does_not_name_its_data_counts_as_of_the_same() -> None:
     unnamed = continued_statement(RUN, Earlier({}, ancestors_of({**FIRST, "data": None})), "clinic")
-    assert unnamed["statement"].endswith("together at most epsilon 3 at delta 1.1e-05.")
+    assert unnamed["statement"].endswith(
+        "together at most epsilon 3 at delta 1.1e-05 = 1e-05 + 1e-06."
+    )
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +10,23 @@ import pytest
 import torch
 
 from homo_dp.config.load import load_config
+from homo_dp.config.output import OutputConfig
+from homo_dp.config.schema import Config
+from homo_dp.console.screen import Screen
 from homo_dp.core.errors import ConfigError
 from homo_dp.data.parties import load_federation
 from homo_dp.models.baselines import plain_fit
+from homo_dp.models.files import read_card
 from homo_dp.models.task import task_for
-from homo_dp.runs.outputs import numbered, replaced, write_outputs
+from homo_dp.runs.aggregator_process import AggregatorProcess
+from homo_dp.runs.dry_run import plan_of
+from homo_dp.runs.outputs import FILE_NAMES, numbered, replaced, write_outputs
+from homo_dp.runs.party_dry_run import show_party_plan
+from homo_dp.runs.party_process import PartyProcess
+from homo_dp.runs.processes import check_bounds_source
+from homo_dp.runs.serving import PartyServer
 from homo_dp.runs.simulation import Simulation
+from homo_dp.tracking.report.text import badge, guarantee
 from tests.runs.parts import private_table
 
 QUICK = {"train.rounds": 2, "train.local_steps": 1, "tracking.enabled": False}
@@ -62,6 +74,25 @@ def test_kept_runs_are_numbered(tmp_path: Path) -> None:
     ]
 
 
+def test_files_of_another_run_are_named_before_they_are_replaced(tmp_path: Path) -> None:
+    output = OutputConfig(
+        predictFileName=str(tmp_path / "p"),
+        indicatorFileName=str(tmp_path / "i"),
+        modelFileName=str(tmp_path / "m"),
+    )
+    assert replaced(output, "run-2") is None
+    (tmp_path / "i").write_text('{"run": "run-1", "finished": "today"}')
+    (tmp_path / "p").write_text("")
+    text = str(replaced(output, "run-2", FILE_NAMES[1:]))
+    assert (
+        text
+        == f"replaces {tmp_path / 'i'} of run-1, finished today; other paths in output keep them"
+    )
+    assert f"replaces {tmp_path / 'p'}, " in str(replaced(output, "run-2"))
+    assert replaced(output, "run-1") is None, "a process that is started again has its own files"
+    assert "--keep" in str(replaced(output))
+
+
 def test_a_result_says_what_it_is_worth(tmp_path: Path) -> None:
     simulation = run(tmp_path, **{"train.evaluate_every": 0})
     written = write_outputs(simulation.run(), simulation.ledger).indicators
@@ -72,7 +103,8 @@ def test_a_result_says_what_it_is_worth(tmp_path: Path) -> None:
     assert "test_majority" in written["local_only"]
     assert written["plain_fit"]["test_acc"] > 0.95
     assert sum(map(sum, written["test_confusion_matrix"])) == 114
-    assert written["bounds"] == {"source": "public"}
+    assert written["bounds"] == {"source": "public", "shipped": "breast_cancer"}
+    assert written["setup"]["role"] == "simulation"
 
 
 def test_a_plain_fit_needs_no_noise_for_a_line() -> None:
@@ -85,17 +117,45 @@ def test_a_plain_fit_needs_no_noise_for_a_line() -> None:
     assert fit["test_r2"] > 0.99
 
 
-def test_no_private_run_starts_on_a_draft(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="bounds_source=draft"):
-        run(tmp_path, **private_table(tmp_path, bounds_source="draft"))
-    assert (
-        run(
-            tmp_path,
-            **private_table(tmp_path, bounds_source="draft"),
-            **{"privacy.mechanism": "none"},
-        ).private
-        is False
-    )
+def test_a_run_on_a_draft_in_one_process_states_what_epsilon_does_not_cover(tmp_path: Path) -> None:
+    simulation = run(tmp_path, **private_table(tmp_path, bounds_source="draft"))
+    written = write_outputs(simulation.run(), simulation.ledger).indicators
+    privacy = written["privacy"]
+    assert "Epsilon does not cover bounds, categories and classes" in privacy["statement"]
+    assert privacy["not_covered"] == [
+        "bounds, categories and classes, which were read from the rows"
+    ]
+    assert "does not cover" in guarantee(privacy)
+    assert badge(privacy, verified=True)[0].startswith("PRIVATE BUT FOR DRAFTED BOUNDS")
+    card = read_card(str(tmp_path / "m.safetensors"))
+    assert card.privacy["statement"] == privacy["statement"]
+    plan = plan_of(load_config(None, {**QUICK, **private_table(tmp_path, bounds_source="draft")}))
+    assert any("epsilon does not cover" in text for text in plan.warnings)
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        lambda config: AggregatorProcess(config, Screen(quiet=True)),
+        lambda config: PartyProcess(config, Screen(quiet=True)),
+        lambda config: show_party_plan(config, Screen(quiet=True)),
+        lambda config: PartyServer(config, [], Screen(quiet=True)),
+    ],
+    ids=["aggregator", "party", "dry run of a party", "serving party"],
+)
+def test_a_draft_is_refused_between_processes(
+    start: Callable[[Config], object], tmp_path: Path
+) -> None:
+    private = private_table(tmp_path, bounds_source="draft") | {
+        "party.name": "all",
+        "party.serve.approve": "ask",
+    }
+    with pytest.raises(ConfigError, match=r"bounds_source=draft.*homo-dp train"):
+        start(load_config(None, private))
+    check_bounds_source(load_config(None, {**private, "privacy.mechanism": "none"}))
+
+
+def test_indicators_repeat_where_bounds_come_from(tmp_path: Path) -> None:
     said = private_table(tmp_path, bounds_source="codebook") | {
         "data.columns.x.source": "form 12, field 3"
     }
@@ -107,7 +167,7 @@ def test_no_private_run_starts_on_a_draft(tmp_path: Path) -> None:
 
 def test_a_party_may_be_called_all(tmp_path: Path) -> None:
     assert list(load_federation(load_config(None, private_table(tmp_path))).parties) == ["all"]
-    split = load_config(
-        None, {"data.files": str(tmp_path / "t.csv"), "data.columns.x.bounds": [0, 300]}
-    )
-    assert len(load_federation(split).parties) == 3, "one path alone is still one table to split"
+    alone = {"data.files": str(tmp_path / "t.csv"), "data.columns.x.bounds": [0, 300]}
+    assert list(load_federation(load_config(None, alone)).parties) == ["all"]
+    split = load_config(None, alone | {"data.partition": "iid"})
+    assert len(load_federation(split).parties) == 3

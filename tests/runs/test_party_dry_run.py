@@ -1,4 +1,6 @@
-"""A party's dry run: it says what would be given away, charges nothing, and refuses what caps refuse."""
+"""A party's dry run: it says what would be given away, charges nothing, and refuses what caps
+refuse.
+"""
 
 import json
 from pathlib import Path
@@ -8,7 +10,7 @@ import pytest
 
 from homo_dp.config.load import load_config
 from homo_dp.console.options import Screen
-from homo_dp.core.errors import ConfigError
+from homo_dp.core.errors import ConfigError, DataError
 from homo_dp.privacy.errors import PrivacyError
 from homo_dp.runs.party_dry_run import show_party_plan
 from tests.runs.parts import private_table
@@ -44,12 +46,13 @@ def test_a_price_above_the_cap_is_refused(
 def test_what_is_left_open_is_what_the_aggregator_would_choose(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The rules choose for the run, so a party that looks before the plan comes may not see the defaults instead."""
+    """The rules choose for the run, so a party that looks before the plan comes may not see the
+    defaults instead.
+    """
     keys = {"privacy.target_epsilon": 2.0, "federation.parties": [{"name": name} for name in "abc"]}
     found = shown(tmp_path, capsys, **keys)["plan"]
-    assert (
-        found["rounds"] == 18
-    )  # 16 gradients, the scales of columns and a second moment before them
+    # 16 gradients, the scales of columns and a second moment before them
+    assert found["rounds"] == 18
     assert found["sample rate"] == 1.0
 
 
@@ -66,7 +69,33 @@ def test_curves_that_the_aggregator_would_take_are_in_the_price(
             load_config(None, {**keys, **named, "party.state_dir": str(tmp_path / "s")}), Screen()
         )
         printed = capsys.readouterr().out
-        assert (
-            f"second moment of rows {words}, once" in printed
-        )  # the length of a row: sqrt(numbers / 3 + 1)
+        # the length of a row: sqrt(numbers / 3 + 1)
+        assert f"second moment of rows {words}, once" in printed
         assert ("squares and roots of 1 number beside them" in printed) is not bool(named)
+
+
+def test_a_party_that_leaves_the_label_to_the_plan_sees_its_limits(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("id,x,outcome\n" + "".join(f"{n},{n},{n % 2}\n" for n in range(300)))
+    keys = {
+        "data.files.a": str(path),
+        "data.rows.a": 300,
+        "federation.run": "r",
+        "party.name": "a",
+        "party.state_dir": str(tmp_path / "s"),
+        "party.caps.epsilon": 3.0,
+        "privacy.ledger": str(tmp_path / "ledger.sqlite"),
+    }
+    show_party_plan(load_config(None, keys), Screen(as_json=True))
+    found = json.loads(capsys.readouterr().out)
+    assert found["left_to_the_plan"] == ["data.label", "data.columns", "data.classes"]
+    assert found["limits"]["most epsilon of a run"] == 3.0
+    assert not (tmp_path / "ledger.sqlite").exists()
+    job = {"data.columns.x.bounds": [0, 300], "data.label": "outcome"}
+    show_party_plan(load_config(None, {**keys, **job}), Screen(as_json=True))
+    assert json.loads(capsys.readouterr().out)["plan"]["rows"] == 300
+    wrong = load_config(None, {**keys, **job, "data.label": "sick"})
+    with pytest.raises(DataError, match="label column 'sick' is not there"):
+        show_party_plan(wrong, Screen())

@@ -60,7 +60,7 @@ def test_the_lifetime_budget_is_the_party_s_own() -> None:
     own = load_config(None, {"data.name": "t", "privacy.lifetime_epsilon": 5.0})
     agreed = load_config(None, {"data.name": "t", "privacy.lifetime_epsilon": 500.0})
     budget = party_budget(own, agreed)
-    assert (budget.lifetime_epsilon, budget.lifetime_delta) == (5.0, own.privacy.delta)
+    assert (budget.lifetime_epsilon, budget.lifetime_delta) == (5.0, own.delta)
 
 
 def test_where_state_is_kept() -> None:

@@ -1,4 +1,6 @@
-"""What a plan would give away: the smaller of cap and target is the budget, and a ledger's past is counted."""
+"""What a plan would give away: the smaller of cap and target is the budget, and a ledger's past
+is counted.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -28,7 +30,7 @@ def test_the_smaller_of_cap_and_target_is_enforced() -> None:
         assert (budget.epsilon, budget.lifetime_epsilon, budget.lifetime_delta) == (
             enforced,
             9.0,
-            own.privacy.delta,
+            own.delta,
         )
 
 

@@ -1,6 +1,8 @@
 """A plan that hides what a party has paid, or agreed to pay, before it is refused."""
 
+import math
 from contextlib import nullcontext
+from dataclasses import replace
 from itertools import permutations
 from pathlib import Path
 from threading import Barrier, Thread
@@ -13,22 +15,25 @@ from homo_dp.core.errors import InputError
 from homo_dp.federation.mechanisms.base import PartyPlan
 from homo_dp.federation.sessions.crash_state import FINAL
 from homo_dp.federation.sessions.plan import PlanRefused, check_price
-from homo_dp.privacy.accounting.accountants import epsilon
+from homo_dp.privacy.accounting.accountants import calibrate, epsilon
 from homo_dp.privacy.accounting.dp_event import DpEvent, GaussianDpEvent, SelfComposedDpEvent
 from homo_dp.privacy.accounting.events import compose, from_json
 from homo_dp.privacy.ledger import Budget, Ledger
 from homo_dp.runs.preparatory_charges import PRICE, _check_counted, agree_to_price, check_learnt
+from tests.privacy.adaptive_plans import RATES, adaptive_epsilon, least_noise
 from tests.privacy.ledger_parts import DELTA, release
 
 ROUNDS = 100
 ONE = GaussianDpEvent(40.0)  # a round of the training, which takes the whole cap
 TRAINING = SelfComposedDpEvent(ONE, ROUNDS)
 STEP = GaussianDpEvent(4.05)  # nearly as much
-HALF = GaussianDpEvent(5.8)  # two of these fit the cap, three do not
+HALF = GaussianDpEvent(6.4)  # two of these fit the cap, three do not
 
 
 def test_a_plan_that_hides_what_was_paid_is_refused() -> None:
-    """Releases of the ledger must be among those that a plan counts, with no more noise there than was added."""
+    """Releases of the ledger must be among those that a plan counts, with no more noise there
+    than was added.
+    """
     paid = compose(GaussianDpEvent(10.0), GaussianDpEvent(12.0))
     _check_counted(paid, (12.0, 10.0, 8.0))
     for claimed in ((), (10.0,), (10.0, 13.0)):
@@ -43,11 +48,8 @@ def test_a_plan_that_hides_what_was_paid_is_refused() -> None:
         (("s", "r-other"), "r-levels", None),
         (("r-levels",), "r-levels", None),  # what the plan itself is for
         (("r-counts",), "r-levels", r"party\.caps\.epsilon"),
-        (
-            ("r",),
-            "r-levels",
-            "r has begun",
-        ),  # the training was asked for first: steps after it would come on top of it
+        # the training was asked for first: steps after it would come on top of it
+        (("r",), "r-levels", "r has begun"),
     ],
 )
 def test_steps_and_their_training_share_one_cap(
@@ -109,8 +111,10 @@ def test_nothing_is_learnt_for_a_training_that_has_begun(tmp_path: Path, charged
 
 @pytest.mark.parametrize("ended", [False, True])
 def test_a_training_counts_a_step_that_is_under_way_in_full(tmp_path: Path, ended: bool) -> None:
-    """Until a step is over all its releases count, then those that were charged; it may go on beside the training."""
-    own, step = party(tmp_path), compose(HALF, GaussianDpEvent(6.0))
+    """Until a step is over all its releases count, then those that were charged; it may go on
+    beside the training.
+    """
+    own, step = party(tmp_path), compose(HALF, GaussianDpEvent(6.6))
     with Ledger(tmp_path / "ledger.sqlite") as ledger:
         agree(own, "r-bounds", step, ledger)
         ledger.charge(release(run="r-bounds", event=HALF), Budget())
@@ -121,13 +125,41 @@ def test_a_training_counts_a_step_that_is_under_way_in_full(tmp_path: Path, ende
             if ended
             else pytest.raises(PlanRefused, match="does not count the 2 releases")
         ):
-            agree(own, "r", TRAINING, ledger, learnt=(5.8,))
-        agree(own, "r", TRAINING, ledger, learnt=(5.8, 6.0))
+            agree(own, "r", TRAINING, ledger, learnt=(6.4,))
+        agree(own, "r", TRAINING, ledger, learnt=(6.4, 6.6))
         agree(own, "r-bounds", step, ledger)  # started again
         with pytest.raises(PlanRefused, match="r has begun here"):
             agree(
-                own, "r-bounds", compose(HALF, GaussianDpEvent(5.9)), ledger
+                own, "r-bounds", compose(HALF, GaussianDpEvent(6.5)), ledger
             )  # another plan, before the first was kept
+
+
+@pytest.mark.parametrize("asked", ["r-bounds", "r"])
+def test_no_plan_that_is_chosen_after_a_step_passes_the_cap(tmp_path: Path, asked: str) -> None:
+    """Priced by PLD of the total, the best choice among the plans that a party took came to an
+    epsilon of 1.2 where its cap was 1.
+    """
+    first = calibrate(GaussianDpEvent, 1.0, DELTA) / math.sqrt(0.5)
+    own = party(tmp_path, 1.0)
+    with Ledger(tmp_path / "ledger.sqlite") as ledger:
+        agree(own, "r-counts", GaussianDpEvent(first), ledger)
+        ledger.charge(release(run="r-counts", event=GaussianDpEvent(first)), Budget())
+        end(own, "r-counts")
+        agreed = load_config(None, {"data.learnt.noise_multipliers": [first]})
+
+        def admitted(event: DpEvent) -> bool:
+            before = GaussianDpEvent(first) if asked == "r" else None
+            plan = replace(plan_of(event), before=before)
+            try:
+                check_price(own, plan)
+                check_learnt(own, agreed, plan, asked, ledger, event)
+            except PlanRefused:
+                return False
+            return True
+
+        plans = least_noise(admitted)
+    assert len(plans) == len(RATES)
+    assert adaptive_epsilon(first, plans, DELTA) <= 1.0
 
 
 def test_steps_that_alternate_share_one_cap(tmp_path: Path) -> None:
@@ -148,7 +180,9 @@ def test_steps_that_alternate_share_one_cap(tmp_path: Path) -> None:
 def test_no_order_of_plans_and_rounds_passes_the_cap(
     tmp_path: Path, order: tuple[tuple[str, DpEvent], ...]
 ) -> None:
-    """Each plan is asked for twice, and each that is agreed to makes a release before the next is asked for."""
+    """Each plan is asked for twice, and each that is agreed to makes a release before the next
+    is asked for.
+    """
     own = party(tmp_path)
     agreed = set()
     with Ledger(tmp_path / "ledger.sqlite") as ledger:

@@ -1,4 +1,6 @@
-"""Runs that learn something before a training: a step that is over is not asked again, and names are its own."""
+"""Runs that learn something before a training: a step that is over is not asked again, and names
+are its own.
+"""
 
 import json
 from pathlib import Path

@@ -1,4 +1,6 @@
-"""Aggregator and parties as processes: the same job, each with its own files; stopped, killed and refused."""
+"""Aggregator and parties as processes: the same job, each with its own files; stopped, killed
+and refused.
+"""
 
 import json
 import signal
@@ -234,17 +236,16 @@ def test_a_full_disk_stops_with_a_message_and_the_run_goes_on_after(cluster: Clu
     [
         (AGGREGATOR, "state-aggregator/run-1", 2),
         ("party_1", "exchange/run-1/aggregator/from/party_1", 2),
-        (
-            "party_1",
-            "party_1/state/run-1/outbox",
-            3,
-        ),  # nothing leaves without it, as without the ledger
+        # nothing leaves without it, as without the ledger
+        ("party_1", "party_1/state/run-1/outbox", 3),
     ],
 )
 def test_a_missing_permission_stops_with_a_line_and_the_run_goes_on_after(
     cluster: Cluster, name: str, place: str, code: int
 ) -> None:
-    """Folders that may be read and not written to, for one of the processes, from before the first round on."""
+    """Folders that may be read and not written to, for one of the processes, from before the
+    first round on.
+    """
     closed = cluster.folder / place
     closed.mkdir(parents=True, mode=0o700)
     closed.chmod(0o500)

@@ -1,4 +1,6 @@
-"""Metrics that parties release with noise: within the target, on the ledger, in the rows of the run."""
+"""Metrics that parties release with noise: within the target, on the ledger, in the rows of the
+run.
+"""
 
 import json
 from pathlib import Path
@@ -91,9 +93,8 @@ def test_the_best_round_is_found_by_released_or_public_figures_alone() -> None:
     assert (found["round"], found["rounds_of_training"], found["by"]) == (2, 1, "released_acc")
     assert found["better_than_last_beyond_noise"]
     private = [{key: value for key, value in row.items() if "released" not in key} for row in rows]
-    assert (
-        best_round(private, BestRound("released_")) == {}
-    )  # exact figures of private rows decide nothing
+    # exact figures of private rows decide nothing
+    assert best_round(private, BestRound("released_")) == {}
     assert (
         best_round([row | {"test_acc": 0.0} for row in rows], BestRound("released_"))["best_round"]
         == found
@@ -106,7 +107,8 @@ def test_the_best_round_is_found_by_released_or_public_figures_alone() -> None:
 
 
 def test_nothing_is_asked_unless_somebody_says_so(tmp_path: Path) -> None:
-    simulation = Simulation(_config(tmp_path, metrics__release="local"), lambda row, numbers: None)
+    config = _config(tmp_path, metrics__release="local", train__auto=False)
+    simulation = Simulation(config, lambda row, numbers: None)
     assert not simulation.mechanism.sums
     assert "metrics" not in make_plan(simulation.config, {"a": 100}, {})
 

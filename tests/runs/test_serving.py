@@ -1,4 +1,6 @@
-"""A party that serves: a run that calls is started, waits for its operator, and is shown by `homo-dp status`."""
+"""A party that serves: a run that calls is started, waits for its operator, and is shown by
+`homo-dp status`.
+"""
 
 import fcntl
 import json
@@ -20,15 +22,17 @@ from homo_dp import status
 from homo_dp.config.load import load_config
 from homo_dp.console.options import Screen
 from homo_dp.core.errors import ConfigError
+from homo_dp.core.event_log import kept_events, told_errors
 from homo_dp.core.files import is_locked
 from homo_dp.federation.protocol.ids import AGGREGATOR
 from homo_dp.party import main as party_command
+from homo_dp.privacy.errors import BudgetExceeded, LedgerError, PrivacyError
 from homo_dp.runs.run_status import status as status_of
 from homo_dp.runs.serving import PartyServer
 from homo_dp.transport.flower.envelopes import SealedQuestion
 from homo_dp.transport.flower.relay import PartyPlace, carry
 from homo_dp.transport.keys import new_key_pair, write_key_pair
-from tests.processes.parts import PARTIES, RUN, Cluster, ledger_rows, served
+from tests.processes.parts import BOUNDED, PARTIES, RUN, Cluster, ledger_rows, served
 from tests.processes.zygote import Zygote
 from tests.transport.nats_server import NatsServer, aggregator_permissions, party_permissions
 
@@ -85,6 +89,7 @@ def test_a_killed_run_and_a_killed_server_go_on_where_they_were(tmp_path: Path) 
         key = cluster.configs["party_1"]["party"].pop("aggregator_key")
         rules = {"approve": "always", "askers": [{"aggregator_key": key, "runs": ["run-*"]}]}
         cluster.change("party_1", "party", serve=rules)
+        cluster.bound_lifetime("party_1")
         cluster.configs["party_1"].pop("federation")
         # Each process of the run kills itself when it has sent its second update.
         serving = cluster.start(
@@ -94,9 +99,8 @@ def test_a_killed_run_and_a_killed_server_go_on_where_they_were(tmp_path: Path) 
             cluster.start(name)
         until(lambda: "it is started again" in cluster.log("party_1"), cluster)
         until(lambda: cluster.log("party_1").count("started as process") == 2, cluster)
-        serving.send_signal(
-            signal.SIGKILL
-        )  # the second process may stay, and nobody may start a third beside it
+        # the second process may stay, and nobody may start a third beside it
+        serving.send_signal(signal.SIGKILL)
         serving.wait(30)
         serving = cluster.start("party_1", arguments=["--serve", "--log-format", "json"])
         codes = {
@@ -123,9 +127,8 @@ def test_a_killed_run_and_a_killed_server_go_on_where_they_were(tmp_path: Path) 
 
 
 def test_a_run_on_a_real_nats_server_is_noticed_and_served(tmp_path: Path, zygote: Zygote) -> None:
-    allowed = party_permissions(
-        "homo_dp", "party_1"
-    )  # and what docs/transports.md adds for a party that serves
+    # and what docs/transports.md adds for a party that serves
+    allowed = party_permissions("homo_dp", "party_1")
     allowed["publish"]["allow"] += [
         "$JS.API.STREAM.NAMES",
         "$JS.API.DIRECT.GET.*.homo_dp.*.to.party_1.>",
@@ -143,6 +146,7 @@ def test_a_run_on_a_real_nats_server_is_noticed_and_served(tmp_path: Path, zygot
         Cluster(tmp_path, server, rounds=1, zygote=zygote) as cluster,
     ):
         cluster.change("party_1", "party", serve={"approve": "always"})
+        cluster.bound_lifetime("party_1")
         cluster.configs["party_1"].pop("federation")
         serving = cluster.start("party_1", arguments=["--serve"])
         for name in (AGGREGATOR, "party_2", "party_3"):
@@ -161,7 +165,9 @@ def test_a_run_on_a_real_nats_server_is_noticed_and_served(tmp_path: Path, zygot
 
 
 def check_views(tmp_path: Path, cluster: Cluster) -> None:
-    """What status shows of the aggregator, as a page and over HTTP; and that every line of the log is an event."""
+    """What status shows of the aggregator, as a page and over HTTP; and that every line of the
+    log is an event.
+    """
     found = status_of(load_config(tmp_path / "aggregator.yaml"))
     (run,) = found["runs"]
     assert (run["state"], run["round"], run["rounds"]) == ("over", 2, 2)
@@ -244,9 +250,8 @@ def test_what_a_run_left_is_taken_again_and_what_failed_rests(tmp_path: Path) ->
         (tmp_path / "state" / run / "served.yaml").touch()
     (tmp_path / "state" / "a-2" / "lock").touch()
     try:
-        with (
-            tmp_path / "state" / "a-2" / "lock"
-        ).open() as lock:  # its process outlived the server before
+        # its process outlived the server before
+        with (tmp_path / "state" / "a-2" / "lock").open() as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             server.turn()
             assert list(server._running) == []
@@ -261,6 +266,41 @@ def test_what_a_run_left_is_taken_again_and_what_failed_rests(tmp_path: Path) ->
         assert not server._is_known("a-1")  # and is taken when it calls
     finally:
         server._stop()
+
+
+def test_a_run_that_failed_after_a_while_is_taken_again_within_seconds_each_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A share that was away cost a party ten minutes, while the others paid for rounds."""
+    server, said = on_flower(tmp_path), list[str]()
+    monkeypatch.setattr(server, "_say", lambda run, text: said.append(text))
+
+    def fail() -> str:
+        server._starts["a-1"], server._began["a-1"] = 1, time.monotonic()
+        server._ended("a-1", 2)
+        return said[-1].split("after ")[1]
+
+    waits = [fail() for _ in range(3)]
+    assert waits == ["5 s, if it calls", "10 s, if it calls", "20 s, if it calls"]
+    monkeypatch.setattr("homo_dp.runs.serving._LASTED", 0.0)  # each has lasted for long enough
+    assert [fail() for _ in range(3)] == ["5 s, if it calls"] * 3
+
+
+def test_a_run_whose_ledger_could_not_be_written_is_taken_again_and_one_refused_is_not(
+    tmp_path: Path,
+) -> None:
+    """A disk that was full for a moment ended the run for as long as the server lived."""
+    server = on_flower(tmp_path)
+    for run, error in (("a-1", LedgerError("full")), ("a-2", BudgetExceeded("spent"))):
+        folder = tmp_path / "state" / run
+        folder.mkdir(parents=True)
+        with pytest.raises(PrivacyError), kept_events(folder), told_errors(BudgetExceeded):
+            raise error
+        server._starts[run] = 1
+        server._ended(run, 3)
+    assert server._settled == {"a-2"}
+    server._rests.clear()
+    assert not server._is_known("a-1")
 
 
 def on_flower(folder: Path) -> PartyServer:
@@ -343,6 +383,26 @@ def test_serving_needs_rules_and_a_transport_that_shows_runs() -> None:
     with pytest.raises(ConfigError, match=r"transport\.flower\.socket: is not given"):
         PartyServer(
             load_config(None, {**served(approve="ask"), "transport.kind": "flower"}),
+            [],
+            Screen(quiet=True),
+        )
+
+
+@pytest.mark.parametrize("approve", ["always", "within_caps"])
+def test_serving_without_a_lifetime_budget_is_refused(approve: str) -> None:
+    """It answered any number of runs at the cap of one run each."""
+    unbounded = served(approve=approve) | {
+        "privacy.lifetime_epsilon": None,
+        "party.caps.epsilon": 1.0,
+        "transport.kind": "directory",
+    }
+    with pytest.raises(ConfigError, match=r"privacy\.lifetime_epsilon: is not given"):
+        PartyServer(load_config(None, unbounded), [], Screen(quiet=True))
+    with pytest.raises(ConfigError, match=r"party\.key_file"):  # what comes next
+        PartyServer(load_config(None, unbounded | BOUNDED), [], Screen(quiet=True))
+    with pytest.raises(ConfigError, match=r"party\.key_file"):
+        PartyServer(
+            load_config(None, unbounded | {"party.serve": {"approve": "ask"}}),
             [],
             Screen(quiet=True),
         )

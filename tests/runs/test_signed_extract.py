@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from dp_accounting import GaussianDpEvent
+from dp_accounting import ComposedDpEvent, GaussianDpEvent
 
 from homo_dp.budget import main
 from homo_dp.core.errors import InputError
+from homo_dp.privacy.accounting.accountants import epsilon
 from homo_dp.privacy.ledger import Budget, Charge, Ledger
 from homo_dp.privacy.ledger.rows import row_hash
 from homo_dp.runs.signed_extract import _signed
@@ -60,6 +61,23 @@ def test_an_extract_is_checked_without_the_party(place: Path) -> None:
     assert check(place) == 0
 
 
+def test_a_check_gives_the_total_of_all_runs(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["ledger", "check", str(place / "extract.json"), "--json"]) == 0
+    (total,) = json.loads(capsys.readouterr().out)["totals"]
+    expected = epsilon(ComposedDpEvent([GaussianDpEvent(4.0)] * 2), 1e-5).rdp
+    assert total == {
+        "dataset": "patients",
+        "runs": 1,
+        "releases": 2,
+        "epsilon": pytest.approx(expected, rel=1e-9),
+        "delta": 1e-5,
+    }
+    assert main(["ledger", "check", str(place / "extract.json")]) == 0
+    assert "in total" in capsys.readouterr().out
+
+
 def test_a_changed_epsilon_is_found(place: Path) -> None:
     file = place / "extract.json"
     content = json.loads(file.read_text())
@@ -78,7 +96,9 @@ def test_a_removed_row_and_another_signer_are_found(place: Path) -> None:
 
 
 def signed_again(place: Path, change: Callable[[dict[str, Any]], None]) -> None:
-    """The extract after the party itself changed it: signed by its key, each row with its own hash."""
+    """The extract after the party itself changed it: signed by its key, each row with its own
+    hash.
+    """
     file = place / "extract.json"
     content = json.loads(file.read_text())
     del content["signature"]

@@ -1,4 +1,6 @@
-"""A federation in one process: the sessions, plans, outboxes and ledgers of processes, over queues in memory."""
+"""A federation in one process: the sessions, plans, outboxes and ledgers of processes, over
+queues in memory.
+"""
 
 from __future__ import annotations
 

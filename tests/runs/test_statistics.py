@@ -1,4 +1,6 @@
-"""Statistics as a run: in one process, under masks, by command and function; what it costs and what it writes."""
+"""Statistics as a run: in one process, under masks, by command and function; what it costs and
+what it writes.
+"""
 
 from pathlib import Path
 from typing import Any

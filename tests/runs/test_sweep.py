@@ -72,11 +72,8 @@ def test_only_a_finished_cell_is_finished(tmp_path: Path) -> None:
     assert finished(cell, tmp_path) is None
     whole = {"status": "finished", "values": {}, "repeat": 0}
     result.write_text(json.dumps(whole))
-    before: dict[str, object] = {
-        "run": None,
-        "noise_multipliers": [],
-        "init_from": None,
-    }  # what its config builds on
+    # what its config builds on
+    before: dict[str, object] = {"run": None, "noise_multipliers": [], "init_from": None}
     assert finished(cell, tmp_path) == {**whole, "before": before}
 
 

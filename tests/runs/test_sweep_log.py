@@ -1,4 +1,6 @@
-"""A sweep in MLflow: metrics of private rows stay here, and a sweep of another recipe is another run."""
+"""A sweep in MLflow: metrics of private rows stay here, and a sweep of another recipe is another
+run.
+"""
 
 import json
 from pathlib import Path

@@ -1,4 +1,6 @@
-"""One training in this process: refused before it is tracked as running, and nothing is written without a round."""
+"""One training in this process: refused before it is tracked as running, and nothing is written
+without a round.
+"""
 
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,4 +1,6 @@
-"""Runs over users as somebody starts them: recipes, files, both observers, and nothing about who was in a cohort."""
+"""Runs over users as somebody starts them: recipes, files, both observers, and nothing about who
+was in a cohort.
+"""
 
 import json
 from pathlib import Path
@@ -137,11 +139,8 @@ def test_noise_at_parties_is_charged_for_every_user_and_gives_both_epsilons() ->
 def test_too_many_missing_parties_discard_every_round_and_charge_it(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    keys = {
-        **PARTIES,
-        "privacy.population": 4000,
-        "privacy.tolerated_dropouts": 20,
-    }  # nine of ten never reply
+    # nine of ten never reply
+    keys = {**PARTIES, "privacy.population": 4000, "privacy.tolerated_dropouts": 20}
     outcome, told, simulation = simulated(keys)
     assert all(row["discarded"] == 1.0 for row in told)
     assert "discarded" in caplog.text
@@ -184,9 +183,8 @@ def test_no_output_says_who_was_in_a_cohort(site: dict[str, str], tmp_path: Path
     )
     written = write_outputs(outcome, simulation.ledger)
     held_out = {name for name in names if name in written.files["predictions"].read_text()}
-    assert (
-        1 <= len(held_out) <= 14
-    )  # whole users, each by a hash of its own name: about a fifth of them
+    # whole users, each by a hash of its own name: about a fifth of them
+    assert 1 <= len(held_out) <= 14
     public = json.dumps(published(indicators())).encode()
     contents = [path.read_bytes() for path in written.files.values()] + [
         json.dumps(told).encode(),
@@ -212,10 +210,19 @@ def test_no_output_says_who_was_in_a_cohort(site: dict[str, str], tmp_path: Path
     assert "population" in outcome.statement
 
 
-def test_one_user_more_in_the_table_changes_no_update_of_another(tmp_path: Path) -> None:
-    """What one user adds to the sum is clipped; what it would change in the batches of others is not."""
+@pytest.mark.parametrize("others", ["u{}", "{}.0"], ids=["words", "numbers with a point"])
+def test_one_user_more_in_the_table_changes_no_update_of_another(
+    tmp_path: Path, others: str
+) -> None:
+    """What one user adds to the sum is clipped; what it would change in the batches of others is
+    not. A user whose name was no number took the `.0` from nobody's name, and so shuffled all.
+    """
     table = tmp_path / "visits.csv"
     names = table_of_users(table)
+    text = table.read_text()
+    for number, name in enumerate(names[1:]):
+        text = text.replace(name, others.format(number + 7000))
+    table.write_text(text)
     lines = table.read_text().splitlines(keepends=True)
     (tmp_path / "fewer.csv").write_text("".join(line for line in lines if names[0] not in line))
     sums = []
@@ -232,10 +239,9 @@ def test_one_user_more_in_the_table_changes_no_update_of_another(tmp_path: Path)
             name: torch.zeros_like(tensor)
             for name, tensor in simulation.model.module.state_dict().items()
         }
-        others = torch.arange(
-            len(simulation.users) - 29, len(simulation.users)
-        )  # the first user has the first row
-        sums.append(simulation._training().run(simulation.user_mechanism, others, start, 1).updates)
+        # the first user has the first row
+        rest = torch.arange(len(simulation.users) - 29, len(simulation.users))
+        sums.append(simulation._training().run(simulation.user_mechanism, rest, start, 1).updates)
     torch.testing.assert_close(sums[0], sums[1])
 
 
@@ -354,7 +360,9 @@ def test_a_mechanism_of_ones_own_keeps_the_rules_of_cohorts(
 def test_hooks_of_ones_own_are_called_for_every_user_of_a_simulation(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Users that are trained together skip the hooks: only those may be whose effect that training has by itself."""
+    """Users that are trained together skip the hooks: only those may be whose effect that
+    training has by itself.
+    """
     keys = {"privacy.mechanism": "tests.own_user_mechanism:StayingPut", "privacy.unit": "user"}
     with caplog.at_level("INFO"):
         _, _, simulation = simulated({**keys, "train.rounds": 1})

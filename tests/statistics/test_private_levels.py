@@ -1,4 +1,6 @@
-"""Levels above a noisy threshold: a value of one row alone stays away, and a broken threshold is noticed."""
+"""Levels above a noisy threshold: a value of one row alone stays away, and a broken threshold is
+noticed.
+"""
 
 import math
 from statistics import NormalDist
@@ -35,7 +37,9 @@ def _share_of_unique_values(threshold: float, sigma: float) -> float:
 
 
 def _most(delta: float) -> float:
-    """What a binomial share with this chance passes with probability below 1e-6: the test's false-alarm rate."""
+    """What a binomial share with this chance passes with probability below 1e-6: the test's
+    false-alarm rate.
+    """
     return delta + 4.9 * math.sqrt(delta / TRIALS)
 
 
@@ -95,7 +99,9 @@ def _rows(texts: list[str]) -> torch.Tensor:
 
 
 def test_one_row_moves_one_count_by_one() -> None:
-    """Also one with a value of its own, or as the first row; a missing, long or unprintable one moves none."""
+    """Also one with a value of its own, or as the first row; a missing, long or unprintable one
+    moves none.
+    """
     texts = [*["Oslo"] * 9, *["Bergen "] * 8, "Vik", "æøå 漢字", "NA"]
     before = counts_of(_rows(texts)[:, 1:])
     assert before == {"Oslo": 9, "Bergen": 8, "Vik": 1, "æøå 漢字": 1}
@@ -143,7 +149,9 @@ def test_what_a_hostile_party_writes_is_no_level() -> None:
 
 
 def test_a_word_for_a_missing_value_is_no_level() -> None:
-    """As a level it was matched before the gaps: at every party the rows without a value had one."""
+    """As a level it was matched before the gaps: at every party the rows without a value had
+    one.
+    """
     encoding = Encoding(
         (Categorical("city", (LATER,)),), Label("y", (0, 1)), missing_values=("NA", " ? ")
     )

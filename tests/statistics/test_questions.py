@@ -104,7 +104,9 @@ def test_missing_values_are_in_no_mean_and_are_counted() -> None:
 
 
 def test_the_standard_error_is_that_of_the_noise() -> None:
-    """400 noisy totals; the spread is within 15 % of the claim (4 standard errors of a spread; false alarms 1e-4)."""
+    """400 noisy totals; the spread is within 15 % of the claim (4 standard errors of a spread;
+    false alarms 1e-4).
+    """
     generator = torch.Generator().manual_seed(7)
     (means,), (histograms,) = (
         _ask("means", columns=("age",)),
@@ -158,7 +160,8 @@ SHAPES = {
 def test_errors_of_quantiles_are_as_large_as_they_say(shape: str, noise: float) -> None:
     """Root mean square over 300 histograms with noise; seeded, so there is no false alarm.
 
-    Counts cut off at zero put the 95 % quantile of the skewed column 41 too high, with a stated error of 15.
+    Counts cut off at zero put the 95 % quantile of the skewed column 41 too high, with a stated
+    error of 15.
     """
     source = np.random.default_rng(5)
     rows = SHAPES[shape](source).clip(0, 100)

@@ -1,4 +1,6 @@
-"""Metrics from private sums: how far one row moves them, how near they are to those of the rows, and their bars."""
+"""Metrics from private sums: how far one row moves them, how near they are to those of the rows,
+and their bars.
+"""
 
 import itertools
 import math
@@ -58,14 +60,15 @@ def test_no_row_moves_the_sum_by_more_than_one(
 
 
 def test_a_score_at_an_edge_is_in_the_same_bin_wherever_its_row_stands() -> None:
-    """Torch rounds the sigmoid of the last numbers of a tensor otherwise than that of the others."""
+    """Torch rounds the sigmoid of the last numbers of a tensor otherwise than that of the
+    others.
+    """
     many = torch.linspace(0.1, 3.0, 4000, dtype=torch.float64)
     alone = torch.stack([torch.sigmoid(each.reshape(1))[0] for each in many])
     together = torch.sigmoid(many)
     differ = torch.flatten((alone != together).nonzero())
-    assert len(
-        differ
-    )  # else there is nothing to see on this machine, and another attack has to be found
+    # else there is nothing to see on this machine, and another attack has to be found
+    assert len(differ)
     for place in differ[:20]:
         edge = float(torch.maximum(alone, together)[place])
         asked = ReleasedMetrics("binary", 2, threshold=edge)
@@ -104,7 +107,9 @@ def test_without_noise_the_figures_are_those_of_the_rows(threshold: float) -> No
 
 
 def test_bars_of_curves_hold_the_curves_of_the_rows() -> None:
-    """60 releases at epsilon 0.5 of 1,000 rows: at least 85 % of the bars of 95 % hold the points."""
+    """60 releases at epsilon 0.5 of 1,000 rows: at least 85 % of the bars of 95 % hold the
+    points.
+    """
     outputs, labels = _rows(1000)
     asked, sigma = ReleasedMetrics("binary", 2), noise_of_share(1.0, 0.5, 1e-5)
     total = asked.parts(BINARY, outputs, labels).sum(0)
@@ -135,7 +140,8 @@ def test_confusion_and_errors_of_other_tasks() -> None:
 
 
 def test_bars_hold_the_figures_of_the_rows_as_often_as_they_say() -> None:
-    """300 releases at epsilon 0.5 of 1,000 rows: at least 90 % of the bars of 95 % hold accuracy and AUC.
+    """300 releases at epsilon 0.5 of 1,000 rows: at least 90 % of the bars of 95 % hold accuracy
+    and AUC.
 
     False alarms: of 300 coins of 0.95, fewer than 270 with chance 1e-4.
     """

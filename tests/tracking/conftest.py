@@ -1,4 +1,6 @@
-"""One MLflow store and one tracked training for all tests of this folder: making either takes seconds."""
+"""One MLflow store and one tracked training for all tests of this folder: making either takes
+seconds.
+"""
 
 from __future__ import annotations
 
@@ -46,9 +48,10 @@ def client(store: str) -> MlflowClient:
 
 @pytest.fixture(scope="session")
 def trained(store: str, tmp_path_factory: pytest.TempPathFactory) -> Trained:
-    """The default recipe, a few rounds of it, tracked and registered as `screening`."""
+    """A few rounds of DP-SGD on the built-in example, tracked and registered as `screening`."""
     folder = tmp_path_factory.mktemp("trained")
     items = {
+        "train.auto": "false",
         "train.rounds": ROUNDS,
         "predictFileName": folder / "out" / "scores.txt",
         "indicatorFileName": folder / "out" / "numbers.dat",

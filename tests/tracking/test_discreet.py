@@ -34,7 +34,6 @@ def test_a_store_elsewhere_learns_nothing_about_a_drawn_cohort(
     assert "when this party was drawn" in caplog.text
     assert isinstance(kept(tmp_path, RECIPE, uri=elsewhere, private_metrics=True), MlflowTracker)
     assert isinstance(kept(tmp_path, RECIPE, uri=f"sqlite:///{tmp_path}/m.db"), MlflowTracker)
-    assert isinstance(
-        kept(tmp_path, None, uri=elsewhere), MlflowTracker
-    )  # everybody takes part: nothing to hide
+    # everybody takes part: nothing to hide
+    assert isinstance(kept(tmp_path, None, uri=elsewhere), MlflowTracker)
     assert not list(tmp_path.iterdir())

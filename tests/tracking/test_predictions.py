@@ -1,4 +1,6 @@
-"""Predictions: input columns verbatim and in order, results last, nothing that a spreadsheet would run."""
+"""Predictions: input columns verbatim and in order, results last, nothing that a spreadsheet
+would run.
+"""
 
 import csv
 import gzip

@@ -1,4 +1,6 @@
-"""Aggregator and parties as processes: each tells its own store as much as a training in one process does."""
+"""Aggregator and parties as processes: each tells its own store as much as a training in one
+process does.
+"""
 
 from __future__ import annotations
 
@@ -70,7 +72,7 @@ def test_every_process_tells_its_own_store(tmp_path: Path, empty_store: Path) ->
         history["epsilon_rdp"][-1][1] == indicators["privacy"]["parties"]["party_1"]["epsilon_rdp"]
     )
     assert (
-        float(run.data.params["applied_sigma"])
+        float(run.data.params["round.applied_sigma"])
         == indicators["privacy"]["parties"]["party_1"]["applied_sigma"]
     )
     assert {"indicator_gradient_norms.json", "predict.csv", "report.html", "plots"} <= files
@@ -79,7 +81,7 @@ def test_every_process_tells_its_own_store(tmp_path: Path, empty_store: Path) ->
     wanted = TAGS | {"role": "aggregator"}
     assert run.info.run_name == "run-1"
     assert {key: run.data.tags.get(key) for key in wanted} == wanted
-    assert "bytes" in run.data.params
+    assert "round.bytes" in run.data.params
     for metric in ("epsilon", "epsilon_pld", "epsilon_rdp", "seconds"):
         assert [step for step, _ in history[metric]] == rounds, metric
     assert not {name for name in history if name.startswith(("train_", "test_", "acc", "auc"))}

@@ -60,4 +60,4 @@ def test_typed_and_written_values_score_the_same(
     assert not caplog.records
     with caplog.at_level(logging.WARNING):
         scorer.predict(text.assign(member="perhaps"))
-    assert "'member': 2 of 2 values (100%) are none of the declared levels" in caplog.text
+    assert "'member': 2 of 2 values (100 %) are none of the declared categories" in caplog.text

@@ -50,7 +50,8 @@ class Site:
 
 def train(folder: Path, *params: str) -> str:
     """Run the command in a folder, as a user would; what it printed on stderr."""
-    command = [sys.executable, "-m", "homo_dp.train", "--params", f"train.rounds={ROUNDS}", *params]
+    rounds = f"train.auto=false,train.rounds={ROUNDS}"
+    command = [sys.executable, "-m", "homo_dp.train", "--params", rounds, *params]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stderr

@@ -1,4 +1,6 @@
-"""What a user sees of our runs in MLflow's own pages, in a real browser, and what a served model answers."""
+"""What a user sees of our runs in MLflow's own pages, in a real browser, and what a served model
+answers.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ import pytest
 from PIL import Image
 from selenium.common.exceptions import WebDriverException
 
-from homo_dp.tracking.mlflow.experiment_view import view_address
+from homo_dp.tracking.mlflow.experiment_view import runs_address
 from tests.ports import free_port
 from tests.ui.conftest import EPSILONS, ROUNDS, Site, stop, wait_for_page
 
@@ -31,7 +33,9 @@ CARD = "[data-testid=experiment-view-compare-runs-card]"
 
 
 def until(condition: Callable[[], Any], what: str, seconds: float = 60.0) -> Any:
-    """The first true answer; pages fill themselves bit by bit, and elements may go while they are read."""
+    """The first true answer; pages fill themselves bit by bit, and elements may go while they
+    are read.
+    """
     end = time.monotonic() + seconds
     while True:
         try:
@@ -69,9 +73,14 @@ def row_of(browser: Chrome, name: str) -> Callable[[], WebElement | None]:
 
 
 def open_runs(site: Site, browser: Chrome) -> None:
-    """The table of runs as a newcomer sees it: nothing opened, for choosing a parent chooses its open children too."""
+    """The table of runs as a newcomer sees it: nothing opened, for choosing a parent chooses its
+    open children too.
+    """
     browser.get(f"{site.url}/#/experiments/1/runs")
-    forget = "Object.keys(localStorage).filter(k => k.startsWith('MLflowLocal')).forEach(k => localStorage.removeItem(k))"
+    forget = (
+        "Object.keys(localStorage).filter(k => k.startsWith('MLflowLocal')).forEach(k => "
+        "localStorage.removeItem(k))"
+    )
     browser.execute_script(forget)
     browser.refresh()
 
@@ -112,9 +121,11 @@ def test_the_runs_table(site: Site, browser: Chrome) -> None:
 
 
 def test_the_first_view_has_the_columns_that_one_looks_for(site: Site, browser: Chrome) -> None:
-    open_runs(site, browser)
-    browser.get(view_address(site.url, "1"))
-    browser.refresh()
+    """Of a browser that was never here: no banner of a shared view, no panel of an assistant."""
+    browser.get("about:blank")  # a page of MLflow would write down its state again
+    forget = {"origin": site.url, "storageTypes": "local_storage"}
+    browser.execute_cdp_cmd("Storage.clearDataForOrigin", forget)
+    browser.get(runs_address(site.url, "1"))
 
     def columns() -> set[str] | None:
         found = {
@@ -131,6 +142,14 @@ def test_the_first_view_has_the_columns_that_one_looks_for(site: Site, browser: 
 
     until(columns, "the columns of the first view")
     until(one(browser, "a", "epsilon-8"), "a run")
+    body = browser.find_element("css selector", "body").text
+    assert "shared view" not in body
+    assert "MLflow Assistant" not in body
+    assert "…" not in "".join(
+        cell.text
+        for name in ("epsilon", "accuracy", "auc")
+        for cell in browser.find_elements("css selector", f"[col-id='metrics.`{name}`']")
+    )
     keep(browser, site, "runs")
 
 
@@ -227,7 +246,8 @@ def test_a_run_that_found_no_server_is_sent_when_there_is_one(site: Site, browse
 
 
 def test_a_training_with_a_server_says_where_its_run_is(site: Site) -> None:
-    keys = f"train.rounds=1,tracking.uri={site.url},tracking.run_name=served,tracking.plots=false"
+    keys = "train.auto=false,train.rounds=1,tracking.run_name=served,tracking.plots=false"
+    keys += f",tracking.uri={site.url}"
     outputs = "indicatorFileName=served/i.json,predictFileName=served/p.csv,modelFileName=served/m"
     command = [sys.executable, "-m", "homo_dp.train", "--json", "--params", keys, outputs]
     done = subprocess.run(command, cwd=site.folder, capture_output=True, text=True, check=False)
@@ -255,7 +275,8 @@ def test_the_served_model_answers(site: Site) -> None:
     environment = {
         "MLFLOW_TRACKING_URI": "sqlite:///mlflow.db",
         "MLFLOW_DISABLE_TELEMETRY": "true",
-        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",  # MLflow starts uvicorn by its name
+        # MLflow starts uvicorn by its name
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
     }
     server = subprocess.Popen(
         command,

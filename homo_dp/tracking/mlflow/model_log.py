@@ -1,4 +1,6 @@
-"""Logs a model file to MLflow as a servable model, and finds the file behind a ``models:/`` address again."""
+"""Logs a model file to MLflow as a servable model, and finds the file behind a ``models:/``
+address again.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,8 @@ def log_model(
 ) -> str:
     """Log a model file under its run, and register it if a name is given; the model's id.
 
-    MLflow's own log_model loads the model to try it, which takes seconds and torch; the pieces are the same.
+    MLflow's own log_model loads the model to try it, which takes seconds and torch; the pieces are
+    the same.
     """
     from mlflow.entities import LoggedModelOutput
 
@@ -51,7 +54,9 @@ def log_model(
 def save_pyfunc(
     path: Path, folder: Path, model_id: str | None = None, run_id: str | None = None
 ) -> None:
-    """Write the folder of an MLflow model: our file, how to load it, its signature and its made-up example."""
+    """Write the folder of an MLflow model: our file, how to load it, its signature and its
+    made-up example.
+    """
     import mlflow.pyfunc
     from mlflow.models import Model
 
@@ -68,7 +73,9 @@ def save_pyfunc(
 
 
 def warm_up() -> None:
-    """Let MLflow read, before it matters, what it needs to know about the installed packages to save a model."""
+    """Let MLflow read, before it matters, what it needs to know about the installed packages to
+    save a model.
+    """
     import mlflow.pyfunc
 
     with tempfile.TemporaryDirectory() as folder:
@@ -83,14 +90,17 @@ def warm_up() -> None:
 
 @contextlib.contextmanager
 def model_file(name: str, uri: str) -> Iterator[str]:
-    """The path of a model file: the path itself, or a copy of what an address such as ``models:/name/1`` holds."""
+    """The path of a model file: the path itself, or a copy of what an address such as
+    ``models:/name/1`` holds.
+    """
     if not name.startswith(SCHEMES):
         yield name
         return
     shown = masked(uri)
     if missing_file(uri) is not None:
         raise ModelFileError(
-            f"modelFileName={name}: tracking.uri={shown} is not a store (no such file); set tracking.uri"
+            f"modelFileName={name}: tracking.uri={shown} is not a store (no such file); set "
+            "tracking.uri"
         )
     set_defaults()
     from mlflow.artifacts import download_artifacts
@@ -104,7 +114,8 @@ def model_file(name: str, uri: str) -> Iterator[str]:
         except (MlflowException, OSError) as error:
             text = without_secrets(error_text(error, 2000), uri)[:200]
             raise ModelFileError(
-                f"modelFileName={name}: cannot be fetched from tracking.uri={shown} ({text}); check name and version"
+                f"modelFileName={name}: cannot be fetched from tracking.uri={shown} ({text}); "
+                "check name and version"
             ) from error
         files = [found] if found.is_file() else sorted(found.glob("data/*"))
         if len(files) != 1:

@@ -1,6 +1,7 @@
 """Runs on their way to MLflow: a spool, and beside it a process of its own that sends it.
 
-A process and not a thread: importing MLflow and drawing plots take seconds of Python, and would hold up training.
+A process and not a thread: importing MLflow and drawing plots take seconds of Python, and would
+hold up training.
 """
 
 from __future__ import annotations
@@ -24,12 +25,15 @@ from homo_dp.tracking.mlflow.uris import absolute, is_local
 
 log = logging.getLogger(__name__)
 
-# How long the end of a run waits for its store: a file of this machine may first need its tables made.
+# How long the end of a run waits for its store: a file of this machine may first need its tables
+# made.
 LOCAL_SECONDS, REMOTE_SECONDS = 60.0, 10.0
 
 
 class RunLog:
-    """Records what happens in the runs of one store. No method raises; only ``close`` waits, for a limited time."""
+    """Records what happens in the runs of one store. No method raises; only ``close`` waits, for
+    a limited time.
+    """
 
     def __init__(self, uri: str, experiment: str, unsent: Path) -> None:
         self.uri, self.unsent = uri, unsent
@@ -64,7 +68,9 @@ class RunLog:
         return None if self._spool is None else self._spool.folder
 
     def close(self) -> bool:
-        """Let the rest be sent; True if the store has all of it, else one warning says where it is kept."""
+        """Let the rest be sent; True if the store has all of it, else one warning says where it
+        is kept.
+        """
         spool, sender, self._spool, self._sender = self._spool, self._sender, None, None
         if spool is None:
             return False
@@ -87,7 +93,10 @@ class RunLog:
         send = "python -m homo_dp.tracking.mlflow.sender"
         kept = f"the run is kept in {self.unsent} and goes with the next run, or with {send}"
         if sender is not None and sender.poll() is None and State.load(folder).error is None:
-            return f"is slow; what it has not taken yet is being sent in the background; {kept} {self.unsent}"
+            return (
+                f"is slow; what it has not taken yet is being sent in the background; {kept} "
+                f"{self.unsent}"
+            )
         return f"{State.load(folder).error or 'cannot be reached'}; {kept} {self.unsent}"
 
     def _start(self, folder: Path) -> subprocess.Popen[bytes]:
@@ -98,10 +107,8 @@ class RunLog:
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 start_new_session=True,
-                env={
-                    **os.environ,
-                    ADDRESS: absolute(self.uri),
-                },  # which only this user can read, and no file keeps
+                # which only this user can read, and no file keeps
+                env={**os.environ, ADDRESS: absolute(self.uri)},
             )
 
     def _warn(self, reason: str) -> None:

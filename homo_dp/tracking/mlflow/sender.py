@@ -1,8 +1,8 @@
 """Sends spools to their MLflow stores: ``python -m homo_dp.tracking.mlflow.sender FOLDER...``.
 
-Every run starts one for itself and goes on without it. By hand it sends what earlier runs could not:
-``python -m homo_dp.tracking.mlflow.sender out/indicator_unsent``, where the store has a password with
-``MLFLOW_TRACKING_URI`` set to its whole address.
+Every run starts one for itself and goes on without it. By hand it sends what earlier runs could
+not: ``python -m homo_dp.tracking.mlflow.sender out/indicator_unsent``, where the store has a
+password with ``MLFLOW_TRACKING_URI`` set to its whole address.
 """
 
 from __future__ import annotations
@@ -59,11 +59,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def send(folder: Path, alive: Callable[[], bool]) -> bool:
-    """Send a spool until it is closed (or its writer is gone), trying again while the writer lives."""
+    """Send a spool until it is closed (or its writer is gone), trying again while the writer
+    lives.
+    """
     state, store, first = State.load(folder), None, opening(folder)
     uri = address_of(folder)
     if uri is None:
-        state.error = f"{first['uri']} has a password, which is kept nowhere; set {ADDRESS} to the whole address"
+        state.error = (
+            f"{first['uri']} has a password, which is kept nowhere; set {ADDRESS} to the whole "
+            "address"
+        )
         state.save(folder)
         return False
     pause, failed_at = 0.1, -math.inf
@@ -107,14 +112,12 @@ def explain(error: BaseException) -> str:
 
 def _follow(folder: Path) -> int:
     """Send a run's spool while the run goes on, then what earlier runs left."""
-    signal.signal(
-        signal.SIGINT, signal.SIG_IGN
-    )  # Ctrl-C is for the training; its end comes as a line
+    # Ctrl-C is for the training; its end comes as a line
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.nice(POLITENESS)
     answer = os.dup(ANSWER)
-    os.dup2(
-        sys.stderr.fileno(), ANSWER
-    )  # what a library prints goes to the log, and not to a run that may be gone
+    # what a library prints goes to the log, and not to a run that may be gone
+    os.dup2(sys.stderr.fileno(), ANSWER)
     writer = opening(folder)["pid"]
     with locked(folder) as mine:
         if not mine or not send(folder, lambda: os.getppid() == writer):
@@ -129,7 +132,9 @@ def _follow(folder: Path) -> int:
 
 
 def _tell(state: State, answer: int) -> None:
-    """Say to the training process, if it still listens, where its run is; it does not wait for what follows."""
+    """Say to the training process, if it still listens, where its run is; it does not wait for
+    what follows.
+    """
     with contextlib.suppress(OSError):
         os.write(answer, json.dumps({"runs": state.runs, "refused": state.refused}).encode())
     os.close(answer)

@@ -1,6 +1,8 @@
-"""What an MLflow model takes and gives: signature and example, from the public description of its columns.
+"""What an MLflow model takes and gives: signature and example, from the public description of its
+columns.
 
-Nothing here looks at a row: the example is the middle of every declared range and the first of every declared level.
+Nothing here looks at a row: the example is the middle of every declared range and the first of
+every declared level.
 """
 
 from __future__ import annotations
@@ -117,7 +119,9 @@ def _inputs(encoding: Mapping[str, Any]) -> Any:
 
 
 def _spec_type(column: Mapping[str, Any]) -> Any:
-    """Dates and booleans may come typed or as text, so their columns take any value; the encoding reads all of them."""
+    """Dates and booleans may come typed or as text, so their columns take any value; the
+    encoding reads all of them.
+    """
     from mlflow.types.schema import AnyType
 
     if "date" in column or any(
@@ -128,7 +132,9 @@ def _spec_type(column: Mapping[str, Any]) -> Any:
 
 
 def _input_type(column: Mapping[str, Any]) -> str:
-    """Numbers as double, levels that are numbers too: a missing one is NaN, which whole numbers do not have."""
+    """Numbers as double, levels that are numbers too: a missing one is NaN, which whole numbers
+    do not have.
+    """
     return "string" if "levels" in column and value_type(column["levels"]) == "string" else "double"
 
 

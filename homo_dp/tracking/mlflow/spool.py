@@ -1,8 +1,10 @@
-"""What a run has to tell MLflow, as lines in a file beside its outputs until the store has taken them.
+"""What a run has to tell MLflow, as lines in a file beside its outputs until the store has taken
+them.
 
-The training process only appends lines; another process (sender.py) reads them and talks to the store. So a store that
-is slow or down costs training nothing, and nothing is lost: what was not sent stays here and goes with the next run.
-A password of the store's address is not among the lines: whoever sends them has it from the environment.
+The training process only appends lines; another process (sender.py) reads them and talks to the
+store. So a store that is slow or down costs training nothing, and nothing is lost: what was not
+sent stays here and goes with the next run. A password of the store's address is not among the
+lines: whoever sends them has it from the environment.
 """
 
 from __future__ import annotations
@@ -30,19 +32,20 @@ Line = dict[str, Any]
 
 
 class Spool:
-    """Appends what a run tells, a line at a time; for a full disk or a folder that is gone the caller warns."""
+    """Appends what a run tells, a line at a time; for a full disk or a folder that is gone the
+    caller warns.
+    """
 
     def __init__(self, folder: Path, uri: str, experiment: str) -> None:
         self.folder = folder
         make_folder(folder.parent)
         folder.mkdir(mode=0o700)
-        self._file = open(folder / LINES, "a", encoding="utf-8", opener=open_private)  # noqa: SIM115 (closed by close)
-        with contextlib.suppress(
-            OSError
-        ):  # a file system without locks: then only what was closed is left behind
-            fcntl.flock(
-                self._file, fcntl.LOCK_EX
-            )  # ends with this process, whose number another may have later
+        # closed by close
+        self._file = open(folder / LINES, "a", encoding="utf-8", opener=open_private)  # noqa: SIM115
+        # a file system without locks: then only what was closed is left behind
+        with contextlib.suppress(OSError):
+            # ends with this process, whose number another may have later
+            fcntl.flock(self._file, fcntl.LOCK_EX)
         self.used = False
         self._write(
             {"op": "open", "uri": masked(uri), "experiment": experiment, "pid": os.getpid()}
@@ -54,16 +57,17 @@ class Spool:
         self._write({"op": op, "time": int(time.time() * 1000), **fields})
 
     def keep(self, path: Path) -> str | None:
-        """Hold on to a file as it is now, although a later run may replace it; its name within the spool."""
+        """Hold on to a file as it is now, although a later run may replace it; its name within
+        the spool.
+        """
         if not path.is_file():
             return None
         make_folder(self.folder / FILES)
         kept = self.folder / FILES / path.name
         kept.unlink(missing_ok=True)
         try:
-            os.link(
-                path, kept
-            )  # outputs are replaced, never written into, so a second name is a copy
+            # outputs are replaced, never written into, so a second name is a copy
+            os.link(path, kept)
         except OSError:
             shutil.copy2(path, kept)
         return f"{FILES}/{path.name}"
@@ -80,11 +84,12 @@ class Spool:
 
 
 def spool_name() -> str:
-    """A name for a new spool that sorts after all earlier ones, even if a killed process starts again at once."""
+    """A name for a new spool that sorts after all earlier ones, even if a killed process starts
+    again at once.
+    """
     moment = time.time_ns()
-    started = time.strftime(
-        "%Y%m%d-%H%M%S", time.gmtime(moment // 10**9)
-    )  # UTC never repeats an hour
+    # UTC never repeats an hour
+    started = time.strftime("%Y%m%d-%H%M%S", time.gmtime(moment // 10**9))
     return f"{started}-{moment % 10**9:09d}-{secrets.token_hex(4)}"
 
 
@@ -96,9 +101,8 @@ class State:
     experiment_id: str | None = None
     runs: dict[str, str] = field(default_factory=dict)
     ended: list[str] = field(default_factory=list)
-    shared: list[str] = field(
-        default_factory=list
-    )  # runs in which an earlier or later process has a part
+    # runs in which an earlier or later process has a part
+    shared: list[str] = field(default_factory=list)
     error: str | None = None
     refused: list[str] = field(default_factory=list)
     done: bool = False
@@ -139,9 +143,11 @@ def opening(folder: Path) -> Line:
 
 
 def address_of(folder: Path) -> str | None:
-    """The address of a spool's store, with its password from the environment; None if it is not there.
+    """The address of a spool's store, with its password from the environment; None if it is not
+    there.
 
-    Only an address that is the same but for passwords is taken: runs in one folder may go to different stores.
+    Only an address that is the same but for passwords is taken: runs in one folder may go to
+    different stores.
     """
     kept, given = str(opening(folder)["uri"]), os.environ.get(ADDRESS, "")
     if masked(given) == kept:
@@ -166,9 +172,8 @@ def alone(parent: Path) -> Iterator[None]:
     """Wait until no other process that has to do with this folder is in such a block."""
     descriptor = os.open(parent, os.O_RDONLY)
     try:
-        with contextlib.suppress(
-            OSError
-        ):  # a file system without locks: then it is only very likely
+        # a file system without locks: then it is only very likely
+        with contextlib.suppress(OSError):
             fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
     finally:
@@ -176,7 +181,9 @@ def alone(parent: Path) -> Iterator[None]:
 
 
 def unsent(parent: Path) -> list[Path]:
-    """Spools that runs left behind in a folder, oldest first; not those of runs that are still going on."""
+    """Spools that runs left behind in a folder, oldest first; not those of runs that are still
+    going on.
+    """
     try:
         folders = [folder for folder in parent.iterdir() if (folder / LINES).is_file()]
     except OSError:
@@ -200,9 +207,8 @@ def _left_behind(folder: Path) -> bool:
             file.seek(0, os.SEEK_END)
             file.seek(max(0, file.tell() - 200))
             if f'{{"op": "{CLOSE}"'.encode() not in file.read():
-                fcntl.flock(
-                    file, fcntl.LOCK_SH | fcntl.LOCK_NB
-                )  # which its writer holds as long as it lives
+                # which its writer holds as long as it lives
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except (OSError, ValueError):
         return False
     return True

@@ -1,4 +1,6 @@
-"""Puts the lines of a spool into an MLflow store: runs, parameters, metrics, files, models, pictures."""
+"""Puts the lines of a spool into an MLflow store: runs, parameters, metrics, files, models,
+pictures.
+"""
 
 from __future__ import annotations
 
@@ -25,12 +27,11 @@ log = logging.getLogger(__name__)
 
 PARAM_LENGTH, TAG_LENGTH, KEY_LENGTH = 6000, 5000, 250
 PARAMS_AT_ONCE, METRICS_AT_ONCE = 100, 1000
-PUBLIC_FILES = (
-    MODEL,
-    CONFIG,
-)  # the ledger lists the rounds that a party was in, and cohorts may be secret
+# the ledger lists the rounds that a party was in, and cohorts may be secret
+PUBLIC_FILES = (MODEL, CONFIG)
 SPOOL_TAG = "homo_dp.spool"
-HOLDER_TAG = "homo_dp.holder"  # of a run that several processes told of, one after another: the spool of the newest
+# of a run that several processes told of, one after another: the spool of the newest
+HOLDER_TAG = "homo_dp.holder"
 # What a store answers to a line that it will never take, however often it is sent.
 REFUSALS = (
     "INVALID_PARAMETER_VALUE",
@@ -51,9 +52,8 @@ class MlflowStore:
             from mlflow.tracking import MlflowClient, set_tracking_uri
 
         with quiet(), _in_turn(uri):
-            set_tracking_uri(
-                uri
-            )  # registering a model looks its source up there, whatever the client's own address
+            # registering a model looks its source up there, whatever the client's own address
+            set_tracking_uri(uri)
             self.client: MlflowClient = MlflowClient(uri)
             if state.experiment_id is None:
                 state.experiment_id = self._experiment(uri, experiment)
@@ -100,7 +100,9 @@ class MlflowStore:
         self.state.save(self.folder)
 
     def _try(self, verb: Callable[[Any], None], argument: Any) -> None:
-        """Do one step; what the store will never take is noted and left out, so that the rest gets there."""
+        """Do one step; what the store will never take is noted and left out, so that the rest
+        gets there.
+        """
         from mlflow.exceptions import MlflowException
 
         try:
@@ -110,12 +112,8 @@ class MlflowStore:
             if error.error_code not in REFUSALS:
                 raise
             self.state.refused.append(first_line(error))
-        except (
-            KeyError,
-            TypeError,
-            AttributeError,
-            FileNotFoundError,
-        ) as error:  # it would fail again
+        except (KeyError, TypeError, AttributeError, FileNotFoundError) as error:
+            # it would fail again
             self.state.refused.append(f"{type(error).__name__}: {first_line(error)}")
         except Exception:
             self._retried = True
@@ -147,10 +145,8 @@ class MlflowStore:
             return str(made.experiment_id)
 
     def _run(self, line: Line) -> None:
-        key, mark = (
-            line["key"],
-            line.get("mark"),
-        )  # the mark of a process that may be killed and started again
+        # the mark of a process that may be killed and started again
+        key, mark = line["key"], line.get("mark")
         if key in self.state.runs:
             return
         if mark is None:
@@ -160,9 +156,8 @@ class MlflowStore:
             )
             return
         self.state.shared = [*{*self.state.shared, key}]
-        with alone(
-            self.folder.parent
-        ):  # the sender of a process that was killed may be about to make the run
+        # the sender of a process that was killed may be about to make the run
+        with alone(self.folder.parent):
             run_id = self._made_before(self._tag(line))
             if run_id is None:
                 run_id = self._make(line, {HOLDER_TAG: self.folder.name})
@@ -217,9 +212,8 @@ class MlflowStore:
         from mlflow.entities import Param
 
         named = {_name(key): str(value)[:PARAM_LENGTH] for key, value in line["params"].items()}
-        if (
-            line["key"] in self.state.shared
-        ):  # parameters of an earlier start stay: MLflow does not let them change
+        # parameters of an earlier start stay: MLflow does not let them change
+        if line["key"] in self.state.shared:
             known = self.client.get_run(self._id(line)).data.params
             named = {key: value for key, value in named.items() if key not in known}
         params = [Param(key, value) for key, value in named.items()]
@@ -275,7 +269,9 @@ class MlflowStore:
         return None if is_local(found) else found
 
     def _must_stay(self, what: str) -> bool:
-        """Whether a file must not be sent, because only the numbers of this store are on this machine."""
+        """Whether a file must not be sent, because only the numbers of this store are on this
+        machine.
+        """
         if self._elsewhere is None or what in PUBLIC_FILES:
             return False
         self.state.refused.append(
@@ -356,7 +352,9 @@ def quiet() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _in_turn(uri: str) -> Iterator[None]:
-    """Open a store in a file one process at a time: two that make its tables at once leave it broken for good."""
+    """Open a store in a file one process at a time: two that make its tables at once leave it
+    broken for good.
+    """
     path = database(uri)
     if path is None:
         yield
@@ -367,7 +365,8 @@ def _in_turn(uri: str) -> Iterator[None]:
             aside = path.with_name(f"{path.name}.half_made")
             os.replace(path, aside)
             log.warning(
-                "%s: its tables were half made when a process ended and it holds no runs: is now %s",
+                "%s: its tables were half made when a process ended and it holds no runs: is "
+                "now %s",
                 path,
                 aside.name,
             )
@@ -377,10 +376,11 @@ def _in_turn(uri: str) -> Iterator[None]:
 
 
 def _make_database(path: Path) -> None:
-    """Make the tables of a new store under another name and rename it: MLflow cannot go on with half of them.
+    """Make the tables of a new store under another name and rename it: MLflow cannot go on with
+    half of them.
 
-    MLflow makes them by dozens of migrations, which take seconds and are not one transaction; a process that is killed
-    meanwhile leaves no store, and the next one begins again.
+    MLflow makes them by dozens of migrations, which take seconds and are not one transaction; a
+    process that is killed meanwhile leaves no store, and the next one begins again.
     """
     from mlflow.tracking import MlflowClient
 
@@ -389,7 +389,9 @@ def _make_database(path: Path) -> None:
 
 
 def _half_made(path: Path) -> bool:
-    """Whether a process ended while it made the tables in place, as homo_dp did before, so that no run can be there."""
+    """Whether a process ended while it made the tables in place, as homo_dp did before, so that
+    no run can be there.
+    """
     with contextlib.suppress(sqlite3.Error), contextlib.closing(sqlite3.connect(path)) as database:
         names = {
             name

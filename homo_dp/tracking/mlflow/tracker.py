@@ -24,11 +24,13 @@ LOCAL_FILES = (PREDICTIONS, NORMS)
 
 
 class MlflowTracker:
-    """Tells a store about a training without ever waiting for it, except at the end, for a limited time.
+    """Tells a store about a training without ever waiting for it, except at the end, for a limited
+    time.
 
     Guarantees:
         - predictions and gradient norms go only to a store that is a file of this machine;
-        - so do numbers that were computed from private rows without noise, unless ``private_metrics`` lets them go.
+        - so do numbers that were computed from private rows without noise, unless
+          ``private_metrics`` lets them go.
     """
 
     def __init__(
@@ -81,12 +83,17 @@ class MlflowTracker:
                 else f"{name}/{party}"
             )
             self._open(
-                f"party/{party}", TRAINING, child, shared | {"party": party}, {"party": party}, mark
+                f"party/{party}",
+                TRAINING,
+                child,
+                shared | {"party": party},
+                {"party": party},
+                mark,
             )
         if self._hidden:
             log.warning(
-                "tracking.uri is not on this machine: numbers that were computed from private rows stay out of it "
-                "(tracking.private_metrics: true sends them)"
+                "tracking.uri is not on this machine: numbers that were computed from private rows "
+                "stay out of it (tracking.private_metrics: true sends them)"
             )
 
     def log_round(
@@ -94,7 +101,9 @@ class MlflowTracker:
     ) -> None:
         self._round, self._last = number, dict(metrics)
         found = {TRAINING: chart_names(self._shown(metrics))}
-        found |= {f"party/{party}": dict(values) for party, values in parties.items() if values}
+        found |= {
+            f"party/{party}": chart_names(values) for party, values in parties.items() if values
+        }
         drawn: dict[int, dict[str, Any]] = {}
         for key, values in found.items():
             for step, charted in (
@@ -173,7 +182,9 @@ class MlflowTracker:
 
     def _tell_constants(self, known: Mapping[str, float]) -> None:
         for key in self._runs:
-            params = self._steady[key].constants() if key in self._steady else {}
+            held = self._steady[key].constants() if key in self._steady else {}
+            # under a prefix: a comparison lists parameters by name, and settings come first
+            params = {f"round.{name}": value for name, value in held.items()}
             params |= known if key == TRAINING else {}
             if params:
                 self._log.add("params", key=key, params=params)
@@ -211,7 +222,9 @@ class MlflowTracker:
 
 
 def open_tracker(config: Config) -> Tracker:
-    """The tracker that a configuration asks for. Open it first: what it needs is then loaded beside our own imports."""
+    """The tracker that a configuration asks for. Open it first: what it needs is then loaded
+    beside our own imports.
+    """
     if not config.tracking.enabled:
         return NoTracker()
     return MlflowTracker(

@@ -1,4 +1,6 @@
-"""Where runs are kept: which stores are on this machine, and addresses that hold from any folder."""
+"""Where runs are kept: which stores are on this machine, and addresses that hold from any
+folder.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ def absolute(uri: str) -> str:
 
 
 def artifact_location(uri: str) -> str | None:
-    """Where a new experiment of a database file keeps its files: beside it; None leaves it to the store."""
+    """Where a new experiment of a database file keeps its files: beside it; None leaves it to
+    the store.
+    """
     path = database(uri)
     return None if path is None else (path.resolve().parent / "mlartifacts").as_uri()
 
@@ -48,6 +52,8 @@ def database(uri: str) -> Path | None:
 
 
 def missing_file(uri: str) -> Path | None:
-    """The database file that an address names and that is not there; MLflow would make an empty one to look into."""
+    """The database file that an address names and that is not there; MLflow would make an empty
+    one to look into.
+    """
     path = database(uri)
     return None if path is None or path.is_file() else path

@@ -1,4 +1,5 @@
-"""The privacy report of a run, for a privacy officer to read and file: one HTML page made of the run's own files.
+"""The privacy report of a run, for a privacy officer to read and file: one HTML page made of the
+run's own files.
 
 This file says which values the page shows, ``templates/report.html`` how they look.
 """
@@ -11,12 +12,22 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from homo_dp import __version__
+from homo_dp.tracking.indicators import no_better_than_majority
 from homo_dp.tracking.report.epsilon_meaning import meaning_table
 from homo_dp.tracking.report.evidence import CANNOT_SHOW, NONE_FOUND, audit_table
 from homo_dp.tracking.report.nist import hazards
 from homo_dp.tracking.report.page import HtmlTable, render
 from homo_dp.tracking.report.run_files import Record
+from homo_dp.tracking.report.setup_text import (
+    NOT_STATED,
+    SIMULATION,
+    aggregator_words,
+    bounds_words,
+    how_it_ran,
+    parties_words,
+)
 from homo_dp.tracking.report.text import (
+    badge,
     event_words,
     guarantee,
     limits,
@@ -44,7 +55,8 @@ ABOUT = {
     "retention": "retention",
     "contact": "contact",
 }
-# What the report says in words or tables of their own; everything else that a mechanism states is listed as it is.
+# What the report says in words or tables of their own; everything else that a mechanism states is
+# listed as it is.
 SAID = {
     *(
         "private",
@@ -54,8 +66,10 @@ SAID = {
         "neighbouring_relation",
         "epsilon",
         "delta",
+        "strength",
         "secure_mode",
     ),
+    *("neglected_epsilon", "neglected_delta", "delta_with_neglected"),
     *("observers", "quoted_observer", "parties", "rows", "note", "notes", "basis"),
 }
 
@@ -80,12 +94,13 @@ def report_page(record: Record, checks: Checks, signer: str | None = None) -> st
         "report.html",
         title=f"Privacy report: {record.run}",
         version=__version__,
-        verdict="NOT PRIVATE" if not private else "PRIVATE" if checks.good else "NOT VERIFIED",
+        badge=badge(privacy, verified=checks.good),
         private=private,
         local=record.local,
         findings=checks.findings,
         failed=[text for good, text in checks.findings if not good],
         statement=privacy.get("statement", ""),
+        simulation=SIMULATION if record.setup.role == "simulation" else None,
         all_runs=_all_runs(record),
         meaning=meaning_table(privacy, record.ledger),
         signer=signer,
@@ -106,6 +121,7 @@ def report_page(record: Record, checks: Checks, signer: str | None = None) -> st
         budget_picture=checks.pictures.get("budget"),
         plots=_plots(record, checks),
         quality=_quality(record),
+        useless=_sentence(no_better_than_majority(record.indicators)),
         audits=audit_table(record.audits, privacy),
         audit_pictures=[each.picture for each in record.audits if each.picture is not None],
         cannot_show=CANNOT_SHOW,
@@ -127,17 +143,19 @@ def _trained(record: Record) -> list[tuple[str, object]]:
     pairs = [
         ("run", record.run),
         ("finished", indicators.get("finished")),
-        *((name, about[key]) for key, name in ABOUT.items() if about.get(key)),
+        *((name, about.get(key) or NOT_STATED) for key, name in ABOUT.items()),
+        ("how it ran", how_it_ran(record.setup)),
+        ("aggregator", aggregator_words(record.setup)),
         ("software", _software(indicators)),
         ("model", indicators.get("model")),
         ("data", indicators.get("data")),
-        ("parties", f"{len(parties)}: {', '.join(parties)}"),
+        ("parties", parties_words(record.setup, parties)),
         (
             f"training {_counted(record)}",
             sum(known) if known and len(known) == len(rows) else "not in this report",
         ),
         ("row counts", record.privacy.get("rows")),
-        ("bounds and levels", _bounds_words(record)),
+        ("bounds and categories", bounds_words(_mapping(indicators.get("bounds")))),
         ("one row per person", _rows_words(indicators)),
         ("rounds", f"{done}{' (interrupted)' if indicators.get('interrupted') else ''}"),
     ]
@@ -166,38 +184,31 @@ def _rows_words(indicators: Mapping[str, Any]) -> str | None:
     if said is True:
         return "yes, by data.one_row_per_person: epsilon is that of a person"
     return (
-        "unknown: epsilon is that of a row, and a person with k rows has up to k times as much; say "
-        "data.one_row_per_person: true if each has one, or hide persons (privacy.unit: user)"
+        "unknown: epsilon is that of a row, and a person with k rows has up to k times as much; "
+        "say data.one_row_per_person: true if each has one, or hide persons (privacy.unit: user)"
     )
 
 
 def _all_runs(record: Record) -> list[str]:
-    """What all runs on the same data have cost by the end of this one, in a sentence for each dataset."""
+    """What all runs on the same data have cost by the end of this one, in a sentence for each
+    dataset.
+    """
     sentences = []
     for each in _mapping(record.indicators.get("ledger")).get("datasets") or ():
         together, runs = each.get("epsilon_together"), each.get("runs")
         if together is not None and runs is not None:
             limit = each.get("lifetime_epsilon")
             sentences.append(
-                f"All {runs} runs on {each.get('dataset')} so far, this one included: epsilon {together:.4g} at delta "
-                f"{each.get('delta'):g} by RDP"
+                f"All {runs} runs on {each.get('dataset')} so far, this one included: epsilon "
+                f"{together:.4g} at delta {each.get('delta'):g} by RDP"
                 + (f", of a lifetime budget of {limit:g}." if limit is not None else ".")
                 if runs > 1
-                else f"It is the first run on {each.get('dataset')}, so this is what all runs on it have cost."
+                else (
+                    f"It is the first run on {each.get('dataset')}, so this is what all runs on it "
+                    "have cost."
+                )
             )
     return sentences
-
-
-def _bounds_words(record: Record) -> str | None:
-    """Where bounds and levels come from, in general and for the columns that say it."""
-    bounds = record.indicators.get("bounds")
-    if not isinstance(bounds, dict):
-        return None
-    columns = bounds.get("columns")
-    each = (
-        [f"{name}: {text}" for name, text in columns.items()] if isinstance(columns, dict) else []
-    )
-    return "; ".join([str(bounds.get("source")), *each])
 
 
 def _guarantee_facts(record: Record) -> list[tuple[str, object]]:
@@ -212,12 +223,32 @@ def _guarantee_facts(record: Record) -> list[tuple[str, object]]:
         ("mechanism", privacy.get("mechanism")),
         ("secure mode", privacy.get("secure_mode")),
         *((f"towards {who}", said) for who, said in observers(privacy)),
+        *_neglected(privacy),
         *(
             (key.replace("_", " "), privacy[key])
             for key in privacy
             if key not in SAID and _plain(privacy[key])
         ),
     ]
+
+
+def _neglected(privacy: Mapping[str, Any]) -> list[tuple[str, object]]:
+    """What the figures leave out, and why that is small."""
+    epsilon, delta = privacy.get("neglected_epsilon"), privacy.get("neglected_delta")
+    if epsilon is None or delta is None:
+        return []
+    total = min(1.0, privacy.get("delta_with_neglected") or 1.0)
+    words = (
+        f"epsilon {epsilon:.2g} and delta {delta:.2g}: the figures are those of ideal normal "
+        "noise; a computer draws noise of finite precision and rounds it to a public grid, and "
+        "this bounds the difference; "
+    )
+    end = (
+        "that delta is 1, so that no guarantee is left"
+        if total == 1.0
+        else f"with it delta is {total:.3g}"
+    )
+    return [("not in these figures", words + end)]
 
 
 def _parties(record: Record) -> HtmlTable:
@@ -235,7 +266,9 @@ def _parties(record: Record) -> HtmlTable:
 
 
 def _counted(record: Record) -> str:
-    """What the numbers of rows are of: a simulation has one entry for all its users, and counts those."""
+    """What the numbers of rows are of: a simulation has one entry for all its users, and counts
+    those.
+    """
     together = record.privacy.get("unit") == "user" and list(
         record.privacy.get("parties") or {}
     ) == ["users"]
@@ -264,7 +297,9 @@ def _releases(record: Record) -> HtmlTable:
 
 
 def _heads(record: Record) -> HtmlTable | None:
-    """The heads of the parties' own ledgers, which an aggregator keeps; None where there are none."""
+    """The heads of the parties' own ledgers, which an aggregator keeps; None where there are
+    none.
+    """
     heads: Mapping[str, Mapping[str, Any] | None] = record.indicators.get("ledger_heads") or {}
     rows = [
         [
@@ -280,7 +315,9 @@ def _heads(record: Record) -> HtmlTable | None:
 
 
 def _ledger(record: Record) -> HtmlTable | None:
-    """The rows of the ledger extract, the first ``MOST_ROWS`` of them; None where there is no extract."""
+    """The rows of the ledger extract, the first ``MOST_ROWS`` of them; None where there is no
+    extract.
+    """
     header = [
         "row",
         "time",
@@ -324,7 +361,9 @@ def _budget(record: Record) -> HtmlTable | None:
 
 
 def _plots(record: Record, checks: Checks) -> list[tuple[str, bool, bytes]]:
-    """Title, whether the plot must stay where the rows are, and PNG of every plot but the budget's."""
+    """Title, whether the plot must stay where the rows are, and PNG of every plot but the
+    budget's.
+    """
     names = {
         "epsilon": ("epsilon after every round, per party", False),
         "accuracy_epsilon": ("accuracy against epsilon", record.local),
@@ -387,6 +426,10 @@ def _quality(record: Record) -> HtmlTable | None:
     return HtmlTable(["rows of", *metrics], rows)
 
 
+def _sentence(text: str | None) -> str | None:
+    return None if text is None else f"{text[0].upper()}{text[1:]}."
+
+
 def _with_bar(released: object) -> str | None:
     """A released figure with the half width of its bar; None where there is none."""
     if not isinstance(released, dict) or not all(
@@ -411,6 +454,10 @@ def _plain(value: object) -> bool:
 
 def _span(numbers: list[int]) -> str:
     """Round numbers as text: a range where they are one."""
-    if len(numbers) > 1 and sorted(numbers) == list(range(min(numbers), max(numbers) + 1)):
+    # by their count: the numbers are those of a file, and a range between them may not fit memory
+    is_range = (
+        len(set(numbers)) == len(numbers) == max(numbers, default=0) - min(numbers, default=0) + 1
+    )
+    if len(numbers) > 1 and is_range:
         return f"{min(numbers)} to {max(numbers)}"
     return ", ".join(map(str, numbers[:20])) + (" …" if len(numbers) > 20 else "")

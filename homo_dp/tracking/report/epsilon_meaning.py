@@ -1,7 +1,9 @@
-"""What an epsilon means, in numbers that a reader without the theory can hold against their own case.
+"""What an epsilon means, in numbers that a reader without the theory can hold against their own
+case.
 
-Differential privacy bounds what anybody can conclude about one record. Two ways to say it: how far odds can move, and
-how often the best attack on one record can be right while it is wrong for one record in a hundred.
+Differential privacy bounds what anybody can conclude about one record. Two ways to say it: how far
+odds can move, and how often the best attack on one record can be right while it is wrong for one
+record in a hundred.
 """
 
 from __future__ import annotations
@@ -26,7 +28,8 @@ Points = Sequence[tuple[float, float]]  # (epsilon, delta), each a bound that ho
 def most_true_positives(points: Points, false_positives: float = FALSE_POSITIVES) -> float:
     """The largest true-positive rate of any attack on one record, at a given false-positive rate.
 
-    Each (epsilon, delta) bounds it twice: TPR <= e^eps FPR + delta, and 1 - FPR <= e^eps (1 - TPR) + delta.
+    Each (epsilon, delta) bounds it twice: TPR <= e^eps FPR + delta, and 1 - FPR <= e^eps (1 - TPR)
+    + delta.
 
     >>> round(most_true_positives([(0.0, 0.0)]), 4), most_true_positives([(50.0, 0.0)])
     (0.01, 1.0)
@@ -53,7 +56,9 @@ def posterior(prior: float, spent: float) -> float:
 def meaning_table(
     privacy: Mapping[str, Any], ledger: Sequence[Mapping[str, Any]]
 ) -> HtmlTable | None:
-    """Epsilon in odds and in attacks, for the party with the largest; None where no epsilon holds."""
+    """Epsilon in odds and in attacks, for the party with the largest; None where no epsilon
+    holds.
+    """
     spent, delta = privacy.get("epsilon"), privacy.get("delta")
     if (
         not privacy.get("private")
@@ -64,19 +69,23 @@ def meaning_table(
     points = [(float(spent), float(delta)), *_profile(privacy, ledger, float(spent))]
     unit = str(privacy.get("unit", "record"))
     believed = {
-        f"who believed it with {prior:.0%} can come to believe it with": prior for prior in PRIORS
+        f"who believed it with {100 * prior:.0f} % can come to believe it with": prior
+        for prior in PRIORS
     }
     rows: list[Sequence[object]] = [
         [
             f"odds that one {unit} was in the data can change by a factor of",
             _short(math.exp(min(spent, 700))),
         ],
-        *[[words, f"{posterior(prior, spent):.1%}"] for words, prior in believed.items()],
+        *[[words, f"{100 * posterior(prior, spent):.1f} %"] for words, prior in believed.items()],
         [
-            f"the best attack finds this share of the {unit}s that were in, if it takes 1 % of the others for members",
-            f"{most_true_positives(points):.1%}",
+            (
+                f"the best attack finds this share of the {unit}s that were in, if it takes 1 % of "
+                "the others for members"
+            ),
+            f"{100 * most_true_positives(points):.1f} %",
         ],
-        ["guessing finds, at the same 1 %", f"{FALSE_POSITIVES:.1%}"],
+        ["guessing finds, at the same 1 %", f"{100 * FALSE_POSITIVES:.1f} %"],
         ["but with probability (delta) at most, no bound of these holds", f"{delta:g}"],
     ]
     return HtmlTable(["what it means", "at most"], rows)
@@ -85,7 +94,9 @@ def meaning_table(
 def _profile(
     privacy: Mapping[str, Any], ledger: Sequence[Mapping[str, Any]], spent: float
 ) -> Points:
-    """Other (epsilon, delta) of the same releases, by PLD: one attack is bounded best by one, another by another."""
+    """Other (epsilon, delta) of the same releases, by PLD: one attack is bounded best by one,
+    another by another.
+    """
     by_party: dict[str, list[Mapping[str, Any]]] = {}
     for row in ledger:
         by_party.setdefault(str(row.get("party")), []).append(row)
@@ -95,9 +106,8 @@ def _profile(
         default=[],
     )
     quoted = max((float(row.get("epsilon") or 0.0) for row in most), default=0.0)
-    if not most or not math.isclose(
-        quoted, spent, rel_tol=0.01
-    ):  # the extract is not of what the statement quotes
+    # the extract is not of what the statement quotes
+    if not most or not math.isclose(quoted, spent, rel_tol=0.01):
         return []
     try:
         event: DpEvent = ComposedDpEvent([from_json(json.dumps(row["event"])) for row in most])

@@ -1,4 +1,6 @@
-"""Audits that lie beside the outputs of a run, as its report shows them: what was tried to refute the claim."""
+"""Audits that lie beside the outputs of a run, as its report shows them: what was tried to
+refute the claim.
+"""
 
 from __future__ import annotations
 
@@ -18,14 +20,19 @@ LARGEST = 1 << 20  # bytes of an audit.json
 LARGEST_PICTURE = 10 << 20
 SAME = 0.02  # of epsilon, within which an audit is one of this run's claim
 CANNOT_SHOW = (
-    "that the claim is true: an audit can refute an epsilon and never prove one, and another attack may do better",
-    "anything about side channels, stolen keys, other releases of the same rows, or code that the audited recipe does "
-    "not run",
+    (
+        "that the claim is true: an audit can refute an epsilon and never prove one, and another "
+        "attack may do better"
+    ),
+    (
+        "anything about side channels, stolen keys, other releases of the same rows, or code that "
+        "the audited recipe does not run"
+    ),
     "what a person in several parties' tables risks: the audited unit is in one party",
 )
 NONE_FOUND = (
-    "No audit lies beside these outputs. python -m homo_dp.audit with this run's configuration and --out in this "
-    "folder runs attacks on its mechanism and adds what they found here."
+    "No audit lies beside these outputs. python -m homo_dp.audit with this run's configuration and "
+    "--out in this folder runs attacks on its mechanism and adds what they found here."
 )
 
 
@@ -53,7 +60,9 @@ class AuditOnFile:
     picture: bytes | None
 
     def of_this(self, privacy: Mapping[str, object]) -> bool:
-        """Whether it audited the claim of this run: the same mechanism, and the same epsilon but for rounding."""
+        """Whether it audited the claim of this run: the same mechanism, and the same epsilon but
+        for rounding.
+        """
         epsilon = privacy.get("epsilon")
         same = self.audit.mechanism in (None, privacy.get("mechanism"))
         return (
@@ -64,7 +73,9 @@ class AuditOnFile:
 
 
 def audits_in(folder: Path) -> tuple[AuditOnFile, ...]:
-    """Audits in a folder of outputs and in its subfolders: ``audit.json``, with ``roc.png`` beside it."""
+    """Audits in a folder of outputs and in its subfolders: ``audit.json``, with ``roc.png``
+    beside it.
+    """
     found = []
     for path in [*folder.glob("audit.json"), *sorted(folder.glob("*/audit.json"))]:
         file = Foreign(
@@ -83,9 +94,9 @@ def audit_table(audits: Sequence[AuditOnFile], privacy: Mapping[str, object]) ->
         "attack",
         "observer",
         "claim",
-        "at least",
+        "lower bound",
         "confidence",
-        "ceiling",
+        "expected for a perfect attack",
         "estimate",
         "runs",
         "outcome",

@@ -1,4 +1,6 @@
-"""A run's rows of the ledger: the extract that goes with its outputs, what it adds up to, and whether it is genuine."""
+"""A run's rows of the ledger: the extract that goes with its outputs, what it adds up to, and
+whether it is genuine.
+"""
 
 from __future__ import annotations
 
@@ -26,9 +28,9 @@ SAME = 0.002  # accountants round differently where they add up in another order
 def ledger_summary(ledger: Ledger, run: str, budget: Budget) -> dict[str, Any]:
     """Where the ledger ends now, and what each dataset of this run has given away in all runs.
 
-    ``epsilon_sum`` adds up the runs' own epsilons, an upper bound at the sum of their deltas; ``epsilon_together`` is
-    the tighter figure of one composition over all of them, by RDP, at ``delta``. A run counts for the party that it
-    told most about.
+    ``epsilon_sum`` adds up the runs' own epsilons, an upper bound at the sum of their deltas;
+    ``epsilon_together`` is the tighter figure of one composition over all of them, by RDP, at
+    ``delta``. A run counts for the party that it told most about.
     """
     head, last = ledger.head(), {(row.run, row.party): row for row in ledger.last_rows()}
     scopes = dict.fromkeys(row.scope for row in last.values() if row.run == run)
@@ -36,7 +38,8 @@ def ledger_summary(ledger: Ledger, run: str, budget: Budget) -> dict[str, Any]:
         "file": ledger.path.name,
         "releases": head.count,
         "head": head.hash if head.count else None,
-        "checked": True,  # opening it checked all rows since the last checkpoint, that checkpoint and the head
+        # opening it checked all rows since the last checkpoint, that checkpoint and the head
+        "checked": True,
         "datasets": [_dataset(ledger, list(last.values()), scope, run, budget) for scope in scopes],
     }
 
@@ -69,10 +72,11 @@ def _dataset(
 def verify_extract(
     rows: Rows, head: str | None = None, releases: int | None = None
 ) -> list[Finding]:
-    """Check each row against its own hash, neighbours against each other, and the last against the anchored head.
+    """Check each row against its own hash, neighbours against each other, and the last against the
+    anchored head.
 
-    An extract holds the rows of one run, so where other runs wrote in between there is a gap; a gap is reported, and
-    only the whole ledger can close it.
+    An extract holds the rows of one run, so where other runs wrote in between there is a gap; a gap
+    is reported, and only the whole ledger can close it.
     """
     bad = [text for row in rows for text in _edited(row)]
     links = gaps = 0
@@ -81,7 +85,8 @@ def verify_extract(
             links += 1
             if row.get("previous_hash") != before.get("hash"):
                 bad.append(
-                    f"row {row.get('row')} does not follow row {before.get('row')}: a row was replaced"
+                    f"row {row.get('row')} does not follow row {before.get('row')}: a row was "
+                    "replaced"
                 )
         elif row.get("row", 0) > before.get("row", 0):
             gaps += 1
@@ -106,7 +111,9 @@ def verify_extract(
 
 
 def verify_statement(privacy: Mapping[str, Any], rows: Rows) -> list[Finding]:
-    """Check what the statement says first and in words against what it says about each party, and about the noise."""
+    """Check what the statement says first and in words against what it says about each party,
+    and about the noise.
+    """
     unprotected = [row for row in rows if str(row.get("noise", "")).startswith("NOT PRIVATE")]
     if not privacy.get("private"):
         return [(True, "NOT PRIVATE: no epsilon is claimed, so there is none to add up")]
@@ -115,7 +122,10 @@ def verify_statement(privacy: Mapping[str, Any], rows: Rows) -> list[Finding]:
         return [
             (
                 False,
-                f"row {number} says that its noise was NOT PRIVATE, and the run claims to be private",
+                (
+                    f"row {number} says that its noise was NOT PRIVATE, and the run claims to be "
+                    "private"
+                ),
             )
         ]
     parties = (privacy.get("parties") or {}).values()
@@ -128,7 +138,10 @@ def verify_statement(privacy: Mapping[str, Any], rows: Rows) -> list[Finding]:
         return [
             (
                 False,
-                f"the largest epsilon of a party is {largest:.4g}, but {said} was stated for the run",
+                (
+                    f"the largest epsilon of a party is {largest:.4g}, but {said} was stated for "
+                    "the run"
+                ),
             )
         ]
     sentence = str(privacy.get("statement", ""))
@@ -140,10 +153,12 @@ def verify_statement(privacy: Mapping[str, Any], rows: Rows) -> list[Finding]:
 def verify_epsilon(
     rows: Rows, parties: Mapping[str, Mapping[str, Any]], *, interrupted: bool = False
 ) -> list[Finding]:
-    """Add up the events of the extract again, by both accountants, and compare with what the statement says.
+    """Add up the events of the extract again, by both accountants, and compare with what the
+    statement says.
 
-    Rows under a name that is not a party's are the aggregator's, which then adds the noise for all parties. The
-    statement of a run that was interrupted counts its last round for every party, as soon as one of them had answered.
+    Rows under a name that is not a party's are the aggregator's, which then adds the noise for all
+    parties. The statement of a run that was interrupted counts its last round for every party, as
+    soon as one of them had answered.
     """
     found: list[Finding] = []
     largest = max(parties.values(), key=lambda stated: stated.get("epsilon_rdp") or 0.0, default={})
@@ -159,7 +174,10 @@ def verify_epsilon(
             found.append(
                 (
                     True,
-                    f"{name}: had not answered the round that was interrupted, which is counted for it",
+                    (
+                        f"{name}: had not answered the round that was interrupted, which is "
+                        "counted for it"
+                    ),
                 )
             )
             spent = recomputed([*own, own[-1]])
@@ -173,7 +191,10 @@ def verify_epsilon(
             found.append(
                 (
                     same,
-                    f"{name}: epsilon by {accountant}, added up from the ledger, is {shown}, {ending}",
+                    (
+                        f"{name}: epsilon by {accountant}, added up from the ledger, is {shown}, "
+                        f"{ending}"
+                    ),
                 )
             )
     listed = {str(row.get("party")) for row in rows}
@@ -195,7 +216,7 @@ def _same(value: float | None, said: float | None) -> bool:
 
 def recomputed(rows: Rows) -> Epsilon:
     """Epsilon of the events in these rows, at their own delta."""
-    counts = Counter(_event_text(row) for row in rows)
+    counts = Counter(event_text(row) for row in rows)
     return epsilon_of(counts, float(rows[0]["delta"]))
 
 
@@ -227,13 +248,16 @@ def knows_run(path: Path, run: str) -> bool:
 
 
 def _edited(row: Mapping[str, Any]) -> list[str]:
-    """What shows that a row is not as it was written: its hash, or the epsilon to quote, which the hash leaves out."""
+    """What shows that a row is not as it was written: its hash, or the epsilon to quote, which
+    the hash leaves out.
+    """
     if row_hash(_row_fields(row)) != row.get("hash"):
         return [f"row {row.get('row')} does not match its own hash: it was edited"]
     unprotected = str(row.get("noise", "")).startswith("NOT PRIVATE")
     if row.get("epsilon") != (None if unprotected else _quoted(row)):
         return [
-            f"row {row.get('row')} shows another epsilon than the one it was written with: it was edited"
+            f"row {row.get('row')} shows another epsilon than the one it was written with: it was "
+            "edited"
         ]
     return []
 
@@ -247,8 +271,9 @@ def _quoted(values: Mapping[str, Any]) -> float | None:
 def _row_fields(row: Mapping[str, Any]) -> dict[str, Any]:
     """The row as it was hashed: only its own columns, and the event as text."""
     names = [field.name for field in fields(LedgerRow)]
-    return {name: row.get(name) for name in names} | {"event": _event_text(row)}
+    return {name: row.get(name) for name in names} | {"event": event_text(row)}
 
 
-def _event_text(row: Mapping[str, Any]) -> EventText:
+def event_text(row: Mapping[str, Any]) -> EventText:
+    """The event of a row of an extract, as the ledger writes it."""
     return EventText(json.dumps(row.get("event"), sort_keys=True, separators=(",", ":")))

@@ -1,4 +1,6 @@
-"""HTML from the templates beside this file, by jinja2: every value is escaped, a name without a value is an error."""
+"""HTML from the templates beside this file, by jinja2: every value is escaped, a name without a
+value is an error.
+"""
 
 from __future__ import annotations
 

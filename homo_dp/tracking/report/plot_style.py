@@ -1,4 +1,6 @@
-"""How our pictures look: size, fonts, colours that people with any colour vision can tell apart, PNG bytes."""
+"""How our pictures look: size, fonts, colours that people with any colour vision can tell apart,
+PNG bytes.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,8 @@ WIDTH, HEIGHT, DPI = 7.2, 4.0, 110
 def new_figure(
     rows: int = 1, columns: int = 1, height: float = HEIGHT, left: float = 0.11, below: float = 0.55
 ) -> tuple[Figure, list[Axes]]:
-    """A figure with a grid of axes, in reading order; ``left`` is a share of the width, ``below`` is in inches.
+    """A figure with a grid of axes, in reading order; ``left`` is a share of the width, ``below``
+    is in inches.
 
     Margins are fixed: letting matplotlib find them draws every picture several times.
     """
@@ -41,7 +44,9 @@ def new_figure(
 
 
 def widen_left(figure: Figure, axes: Axes) -> None:
-    """Move the left edge of the axes so far in that their title and long tick labels are on the picture."""
+    """Move the left edge of the axes so far in that their title and long tick labels are on the
+    picture.
+    """
     box = axes.get_tightbbox(figure.canvas.get_renderer())  # type: ignore[attr-defined]
     missing = 6.0 - (box.x0 if box is not None else 6.0)  # pixels
     if missing > 0:

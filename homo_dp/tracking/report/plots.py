@@ -1,4 +1,6 @@
-"""The pictures of a run, as PNG bytes: how well it learned, what it spent, what the clipping did, what is left."""
+"""The pictures of a run, as PNG bytes: how well it learned, what it spent, what the clipping
+did, what is left.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,8 @@ NOT_PRIVATE = " (NOT PRIVATE)"
 def learning_curves(rounds: Rounds, mark: str = "") -> bytes | None:
     """Accuracy, AUC and loss on test rows after every round; None if no round has any of them.
 
-    ``mark`` goes into the title, here and below: a picture of a run that is not private says so wherever it ends up.
+    ``mark`` goes into the title, here and below: a picture of a run that is not private says so
+    wherever it ends up.
     """
     shares = [
         (name, label)
@@ -41,15 +44,16 @@ def learning_curves(rounds: Rounds, mark: str = "") -> bytes | None:
             "loss (mean per row)" if lines[0][0] == "test_loss" else "share / area, 0 to 1"
         )
         if lines[0][0] != "test_loss":
-            axis.legend(
-                loc="lower right", bbox_to_anchor=(1.0, 0.97), ncols=2, frameon=False
-            )  # above every line
+            # above every line
+            axis.legend(loc="lower right", bbox_to_anchor=(1.0, 0.97), ncols=2, frameon=False)
     axes[0].set_title(f"Learning, on test rows{mark}", loc="left")
     return png(figure)
 
 
 def epsilon_per_party(rows: Rounds, rounds: Rounds, delta: float | None) -> bytes | None:
-    """Epsilon so far of every party, from the rows of the ledger; without them, the largest of all parties."""
+    """Epsilon so far of every party, from the rows of the ledger; without them, the largest of
+    all parties.
+    """
     parties: dict[str, dict[int, float]] = {}
     rdp: dict[int, float] = {}
     for row in rows:
@@ -86,7 +90,9 @@ def epsilon_per_party(rows: Rounds, rounds: Rounds, delta: float | None) -> byte
 def roc(
     fpr: Sequence[float], tpr: Sequence[float], area: float | None, mark: str = ""
 ) -> bytes | None:
-    """The ROC curve of two classes on test rows, with the diagonal of guessing; None without a curve."""
+    """The ROC curve of two classes on test rows, with the diagonal of guessing; None without a
+    curve.
+    """
     if not fpr:
         return None
     figure, (axis,) = new_figure()
@@ -104,7 +110,9 @@ def roc(
 
 
 def released_curves(curves: Mapping[str, Any], mark: str = "") -> bytes | None:
-    """ROC and calibration from released histograms, each point with the 95 % bar of its noise; None without."""
+    """ROC and calibration from released histograms, each point with the 95 % bar of its noise;
+    None without.
+    """
     roc_points, bins = curves.get("roc"), curves.get("calibration")
     if not roc_points or not bins:
         return None
@@ -114,9 +122,8 @@ def released_curves(curves: Mapping[str, Any], mark: str = "") -> bytes | None:
     left.errorbar(
         fpr, tpr, roc_points["tpr_error"], roc_points["fpr_error"], "o-", color=COLOURS[0], **bar
     )
-    known = [
-        at for at, error in enumerate(bins["share_error"]) if error < 1.0
-    ]  # the others hold noise alone
+    # the others hold noise alone
+    known = [at for at, error in enumerate(bins["share_error"]) if error < 1.0]
     score, share, error = (
         [bins[name][at] for at in known] for name in ("score", "share", "share_error")
     )
@@ -137,7 +144,9 @@ def released_curves(curves: Mapping[str, Any], mark: str = "") -> bytes | None:
 def confusion(
     matrix: Sequence[Sequence[int]], classes: Sequence[str], mark: str = ""
 ) -> bytes | None:
-    """Rows of each true class by what was predicted; numbers in the cells where they can be read."""
+    """Rows of each true class by what was predicted; numbers in the cells where they can be
+    read.
+    """
     count = len(matrix)
     if not count or count > MOST_CLASSES or not any(map(any, matrix)):
         return None
@@ -165,8 +174,9 @@ def accuracy_against_epsilon(
 ) -> bytes | None:
     """What every unit of epsilon bought: accuracy (or loss) on test rows against epsilon so far.
 
-    Accuracy starts where a model that learned nothing stands: at the share of the most frequent class, ``majority``, or
-    at zero where that is not known. ``plain`` is the accuracy of a fit without privacy.
+    Accuracy starts where a model that learned nothing stands: at the share of the most frequent
+    class, ``majority``, or at zero where that is not known. ``plain`` is the accuracy of a fit
+    without privacy.
     """
     name = "test_acc" if _has(rounds, "test_acc") else "test_loss"
     points = [
@@ -210,7 +220,9 @@ def accuracy_against_epsilon(
 
 
 def gradient_norms(histogram: Mapping[str, Any], mark: str = "") -> bytes:
-    """Gradient norms before clipping against the clip norm C. LOCAL: drawn from private rows without noise."""
+    """Gradient norms before clipping against the clip norm C. LOCAL: drawn from private rows
+    without noise.
+    """
     figure, (axis,) = new_figure()
     edges, clip_norm = histogram["edges"], float(histogram["clip_norm"])
     parties = _few(histogram["parties"])
@@ -230,7 +242,9 @@ def gradient_norms(histogram: Mapping[str, Any], mark: str = "") -> bytes:
 
 
 def budget_bars(datasets: Sequence[Mapping[str, Any]], mark: str = "") -> bytes | None:
-    """What each dataset has given away so far: this run, earlier runs, and the lifetime limit where there is one."""
+    """What each dataset has given away so far: this run, earlier runs, and the lifetime limit
+    where there is one.
+    """
     if not datasets:
         return None
     largest = sorted(datasets, key=lambda each: -each["epsilon_sum"])[:MOST_BARS]
@@ -263,7 +277,7 @@ def budget_bars(datasets: Sequence[Mapping[str, Any]], mark: str = "") -> bytes 
     left_out = (
         f" (the {len(shown)} largest of {len(datasets)})" if len(datasets) > len(shown) else ""
     )
-    axis.set_title(f"Budget: what each dataset has given away{left_out}{mark}", loc="right")
+    axis.set_title(f"Budget: what was released of each dataset{left_out}{mark}", loc="right")
     handles, labels = axis.get_legend_handles_labels()
     once = dict(zip(labels, handles, strict=True))
     figure.legend(
@@ -278,7 +292,9 @@ def budget_bars(datasets: Sequence[Mapping[str, Any]], mark: str = "") -> bytes 
 
 
 def _party_lines(axis: Axes, parties: Mapping[str, Mapping[int, float]]) -> None:
-    """One line a party, each thinner than the one below so that equal ones all stay visible; a band for many."""
+    """One line a party, each thinner than the one below so that equal ones all stay visible; a
+    band for many.
+    """
     if len(parties) <= MOST_LINES:
         for index, (name, values) in enumerate(parties.items()):
             width = 1.5 + 2.5 * (len(parties) - 1 - index)
@@ -312,7 +328,9 @@ def _party_lines(axis: Axes, parties: Mapping[str, Mapping[int, float]]) -> None
 
 
 def _few(parties: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Mapping[str, Any]]:
-    """The histograms of the parties, or of all of them together where they would not be told apart."""
+    """The histograms of the parties, or of all of them together where they would not be told
+    apart.
+    """
     if len(parties) <= MOST_LINES:
         return parties
     sizes = [sum(party["counts"]) for party in parties.values()]
@@ -332,7 +350,9 @@ def _few(parties: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Mapping[str, 
 
 
 def _name_ends(axis: Axes, points: Sequence[tuple[float, float, int]]) -> None:
-    """Say which round the first and the last point are: the last beside the line, the first below its point."""
+    """Say which round the first and the last point are: the last beside the line, the first
+    below its point.
+    """
     ends = {"last": points[-1]} if len(points) == 1 else {"first": points[0], "last": points[-1]}
     for end, (epsilon, value, number) in ends.items():
         shift = (6, -4) if end == "last" else (-4, -16)

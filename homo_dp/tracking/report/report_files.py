@@ -1,4 +1,6 @@
-"""A run's plots and report as files: what MLflow gets at the end of a run, and what the report is made of."""
+"""A run's plots and report as files: what MLflow gets at the end of a run, and what the report
+is made of.
+"""
 
 from __future__ import annotations
 
@@ -60,17 +62,25 @@ def checked_by_the_run(record: Record) -> tuple[tuple[bool, str], ...]:
     summary = record.indicators.get("ledger") or {}
     if not summary.get("checked") or not summary.get("head"):
         return ()
-    words = f"the run checked the whole ledger at its end: {summary['releases']} rows, head {summary['head'][:16]}"
+    words = (
+        f"the run checked the whole ledger at its end: {summary['releases']} rows, head "
+        f"{summary['head'][:16]}"
+    )
     return (
         (
             True,
-            f"{words}; python -m homo_dp.report checks it again and adds up epsilon from its events",
+            (
+                f"{words}; python -m homo_dp.report checks it again and adds up epsilon from its "
+                "events"
+            ),
         ),
     )
 
 
 def begin_pictures(record: Mapping[str, Any], folder: Path) -> None:
-    """Draw the plots into a folder of pictures, from the numbers alone, while the run still writes its files."""
+    """Draw the plots into a folder of pictures, from the numbers alone, while the run still
+    writes its files.
+    """
     drawn = plots_of(Record(record["indicators"], tuple(record["ledger"]), norms=record["norms"]))
     (folder / PLOTS).mkdir(exist_ok=True)
     for name, data in drawn.items():
@@ -78,13 +88,14 @@ def begin_pictures(record: Mapping[str, Any], folder: Path) -> None:
 
 
 def draw_pictures(files: Mapping[str, Path], folder: Path) -> list[tuple[Path, str | None]]:
-    """Write report, and plots unless they are there; each file with the artifact folder it belongs into."""
+    """Write report, and plots unless they are there; each file with the artifact folder it
+    belongs into.
+    """
     record = read_record(files)
     (folder / PLOTS).mkdir(exist_ok=True)
     there = [plot.stem for plot in (folder / PLOTS).glob("*.png")]
-    for name, data in plots_of(
-        record, there
-    ).items():  # scores come last: their plots were not begun
+    # scores come last: their plots were not begun
+    for name, data in plots_of(record, there).items():
         (folder / PLOTS / f"{name}.png").write_bytes(data)
     plots = sorted((folder / PLOTS).glob("*.png"))
     path = folder / "report.html"

@@ -17,7 +17,13 @@ from homo_dp.core.untrusted_text import Foreign
 from homo_dp.tracking.mlflow.environment import set_defaults
 from homo_dp.tracking.mlflow.uris import missing_file
 from homo_dp.tracking.report.evidence import AuditOnFile, audits_in
-from homo_dp.tracking.report.run_files_schema import EXTRACT, ConfigFacts, Indicators, Norms
+from homo_dp.tracking.report.run_files_schema import (
+    EXTRACT,
+    ConfigFacts,
+    Indicators,
+    Norms,
+    Setup,
+)
 from homo_dp.tracking.tracker import CONFIG, INDICATORS, LEDGER, NORMS
 
 LARGEST_FILE = 100 << 20  # bytes; what we look for is smaller
@@ -26,7 +32,9 @@ LARGEST_CONFIG = 1 << 20
 
 @dataclass(frozen=True)
 class Record:
-    """One run: its indicators, and as far as they are there its ledger rows, resolved config, norms and audits."""
+    """One run: its indicators, and as far as they are there its ledger rows, resolved config,
+    norms and audits.
+    """
 
     indicators: Mapping[str, Any]
     ledger: tuple[Mapping[str, Any], ...] = ()
@@ -37,7 +45,9 @@ class Record:
 
     @cached_property
     def settings(self) -> ConfigFacts.Privacy:
-        """What the resolved configuration says about privacy; nothing where it is missing or not readable."""
+        """What the resolved configuration says about privacy; nothing where it is missing or not
+        readable.
+        """
         with contextlib.suppress(InputError):
             found = parse_yaml(self.config_text, "config")
             return Foreign("config", "correct it").check(ConfigFacts, found).privacy
@@ -60,6 +70,11 @@ class Record:
     @property
     def rounds(self) -> list[Mapping[str, Any]]:
         return list(self.indicators["rounds"])
+
+    @property
+    def setup(self) -> Setup:
+        """Who ran what; without a role where the file does not say it."""
+        return Setup.model_validate(self.indicators.get("setup") or {})
 
     @property
     def local(self) -> bool:
@@ -94,7 +109,9 @@ def read_record(files: Mapping[str, Path]) -> Record:
 
 
 def find_record(place: Path) -> Record:
-    """The record of the one run whose outputs are in a folder, whatever their names; or beside an indicators file."""
+    """The record of the one run whose outputs are in a folder, whatever their names; or beside
+    an indicators file.
+    """
     folder = place if place.is_dir() else place.parent
     try:
         found = {path: _read(path) for path in sorted(folder.iterdir()) if path.is_file()}
@@ -109,7 +126,8 @@ def find_record(place: Path) -> Record:
     }
     if not trainings:
         raise InputError(
-            f"{place}: holds no indicators of a training (JSON with privacy and rounds); give its folder"
+            f"{place}: holds no indicators of a training (JSON with privacy and rounds); give its "
+            "folder"
         )
     finished = {path: value for path, value in trainings.items() if not value.get("interrupted")}
     if len(finished) == 1:  # an interrupted run beside a finished one has names of its own
@@ -146,7 +164,8 @@ def fetched(run_id: str, uri: str) -> Iterator[Record]:
     shown = masked(uri)
     if missing_file(uri) is not None:
         raise InputError(
-            f"{run_id}: is not a folder, and --uri {shown} is not a store (no such file); give an output folder"
+            f"{run_id}: is not a folder, and --uri {shown} is not a store (no such file); give an "
+            "output folder"
         )
     set_defaults()
     from mlflow.exceptions import MlflowException
@@ -161,7 +180,8 @@ def fetched(run_id: str, uri: str) -> Iterator[Record]:
         except (MlflowException, OSError) as error:
             text = without_secrets(error_text(error, 2000), uri)[:200]
             raise InputError(
-                f"{run_id}: is neither a folder nor a run of --uri {shown} ({text}); give an output folder or a run id"
+                f"{run_id}: is neither a folder nor a run of --uri {shown} ({text}); give an "
+                "output folder or a run id"
             ) from error
         yield find_record(Path(folder))
 

@@ -1,12 +1,14 @@
-"""What the files of a run must hold for a report to be made of them; whatever else stands in them is shown as it is.
+"""What the files of a run must hold for a report to be made of them; whatever else stands in them
+is shown as it is.
 
-The checks are strict (a number is not text), so that the report can read the files as they were after them.
+The checks are strict (a number is not text), so that the report can read the files as they were
+after them.
 """
 
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import ConfigDict, Field, Strict, TypeAdapter, model_validator
 
@@ -16,6 +18,8 @@ from homo_dp.privacy.errors import PrivacyError
 
 Number = float | None
 Whole = Annotated[int, Strict(), Field(ge=0, le=2**63)]
+RoundNumber = Annotated[int, Strict(), Field(ge=0, le=10**9)]
+MOST_ROUNDS, MOST_ROWS, MOST_NAMES = 10**5, 10**6, 10**5
 Bar = Annotated[float, Field(ge=0, le=1)]
 MOST_POINTS = 10_000  # of a curve
 Delta = Annotated[float, Field(gt=0, lt=1)]
@@ -60,7 +64,7 @@ class Statement(FilePart):
     delta: Delta | None = None
     quoted_observer: str | None = None
     observers: dict[str, Observer] | None = None
-    parties: dict[str, StatedParty] | None = None
+    parties: Annotated[dict[str, StatedParty], Field(max_length=MOST_NAMES)] | None = None
     releases: list[str] | None = None
     notes: list[str] | None = None
 
@@ -68,8 +72,8 @@ class Statement(FilePart):
 class Round(FilePart):
     """The row of a round; every metric in it is a number."""
 
-    round: Whole
-    replied: list[str] = Field(default_factory=list)
+    round: RoundNumber
+    replied: Annotated[list[str], Field(max_length=MOST_NAMES)] = Field(default_factory=list)
     epsilon: Number = None
 
     @model_validator(mode="after")
@@ -113,10 +117,23 @@ class PlainFit(FilePart):
     test_acc: Number = None
 
 
+class Setup(FilePart):
+    """Who ran what: one process with all rows, a party, or the aggregator."""
+
+    role: Literal["simulation", "party", "aggregator"] | None = None
+    transport: str = "memory"
+    parties: Whole | None = None
+    party: str | None = None
+    fingerprint: str | None = None
+    aggregator: str | None = None
+
+
 class Bounds(FilePart):
     """Where bounds and levels come from."""
 
     source: str
+    shipped: str | None = None
+    given_by: Literal["plan", "own config"] | None = None
     columns: dict[str, str] | None = None
 
 
@@ -161,18 +178,19 @@ class Indicators(FilePart):
 
     run: str
     privacy: Statement
-    rounds: list[Round]
+    rounds: Annotated[list[Round], Field(max_length=MOST_ROUNDS)]
     ledger: Summary | None = None
     ledger_heads: dict[str, LedgerHead | None] | None = None
     local_only: list[str] = Field(default_factory=list)
     classes: list[str] | None = None
     bounds: Bounds | None = None
+    setup: Setup | None = None
     plain_fit: PlainFit | None = None
     test_majority: Number = None
     test_auc: Number = None
-    test_fpr: list[float] | None = None
-    test_tpr: list[float] | None = None
-    test_confusion_matrix: list[list[Whole]] | None = None
+    test_fpr: Annotated[list[float], Field(max_length=MOST_ROWS)] | None = None
+    test_tpr: Annotated[list[float], Field(max_length=MOST_ROWS)] | None = None
+    test_confusion_matrix: Annotated[list[list[Whole]], Field(max_length=1000)] | None = None
     released_curves: ReleasedCurves | None = None
 
     @model_validator(mode="after")
@@ -191,7 +209,7 @@ class ExtractRow(FilePart):
     row: Whole
     run: str
     party: str
-    round: Whole
+    round: RoundNumber
     kind: str
     event: dict[str, Any]
     delta: Delta
@@ -246,4 +264,4 @@ class ConfigFacts(FilePart):
     privacy: Privacy = Field(default_factory=Privacy)
 
 
-EXTRACT = TypeAdapter(list[ExtractRow])
+EXTRACT = TypeAdapter(Annotated[list[ExtractRow], Field(max_length=MOST_ROWS)])

@@ -25,7 +25,9 @@ MOST_LINES = len(COLOURS)
 
 
 def key_picture(key: str, results: Results) -> bytes:
-    """One varied key along the axis, a line for each combination of the others: accuracy left, epsilon right."""
+    """One varied key along the axis, a line for each combination of the others: accuracy left,
+    epsilon right.
+    """
     metric = "test_acc" if any(row.get("test_acc") is not None for row in results) else "test_loss"
     figure, axes = new_figure(1, 2, height=4.2, left=0.1, below=1.0)
     ticks = list(dict.fromkeys(_plain(row["values"][key]) for row in results))
@@ -52,7 +54,7 @@ def key_picture(key: str, results: Results) -> bytes:
         else ""
     )
     repeats = max(row.get("repeat", 0) for row in results) + 1
-    shown = f" (mean and spread of {repeats} runs)" if repeats > 1 else ""
+    shown = f" (mean and standard deviation of {repeats} runs)" if repeats > 1 else ""
     figure.suptitle(
         f"What the {NAMES.get(key, key)} changes{shown}{left_out}", fontsize="medium", y=0.985
     )
@@ -113,9 +115,8 @@ def _line(
                 )
             )
     if x:
-        wide = [
-            each > 1e-9 * abs(mean) for each, mean in zip(spread, middle, strict=True)
-        ]  # more than rounding
+        # more than rounding
+        wide = [each > 1e-9 * abs(mean) for each, mean in zip(spread, middle, strict=True)]
         bars = spread if any(wide) else None
         width = 1.5 if bars else 1.5 + 2.0 * above  # equal lines stay visible below each other
         colour, marker = COLOURS[index], MARKERS[index]

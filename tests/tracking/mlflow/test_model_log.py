@@ -1,4 +1,6 @@
-"""The model in MLflow: it scores as the predictions file says, describes itself from public bounds, and comes back."""
+"""The model in MLflow: it scores as the predictions file says, describes itself from public
+bounds, and comes back.
+"""
 
 from __future__ import annotations
 

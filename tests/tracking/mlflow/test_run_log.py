@@ -1,4 +1,6 @@
-"""The way from a run to its store: nothing is lost while the store is down, and nobody waits for it."""
+"""The way from a run to its store: nothing is lost while the store is down, and nobody waits for
+it.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ def test_a_store_that_is_down_costs_one_warning_and_gets_everything_later(
     caplog: pytest.LogCaptureFixture,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """The store is a file in a folder that is not one yet, so that it can come up later at the same address."""
+    """The store is a file in a folder that is not one yet, so that it can come up later at the
+    same address.
+    """
     blocked = tmp_path / "blocked"
     blocked.write_text("")
     tracker = MlflowTracker(f"sqlite:///{blocked}/mlflow.db", "late", beside=tmp_path / "i.json")

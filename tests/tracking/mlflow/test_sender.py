@@ -1,4 +1,6 @@
-"""The sender beside a run: whatever a library prints, and whether or not the run still listens, the store gets all."""
+"""The sender beside a run: whatever a library prints, and whether or not the run still listens,
+the store gets all.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,8 @@ from homo_dp.tracking.mlflow.spool import Spool
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
 
-# MLflow prints an address whenever a run on a server ends; a store in a file is made to do the same here.
+# MLflow prints an address whenever a run on a server ends; a store in a file is made to do the same
+# here.
 PRINTS = """if True:
     import sys
     from homo_dp.tracking.mlflow import sender
@@ -56,7 +59,9 @@ def test_what_a_library_prints_reaches_nobody_and_stops_nothing(
 
 
 def test_senders_that_find_no_store_make_one_together(tmp_path: Path) -> None:
-    """As when aggregator and parties are started at once in a new folder: MLflow alone leaves half-made tables."""
+    """As when aggregator and parties are started at once in a new folder: MLflow alone leaves
+    half-made tables.
+    """
     from mlflow.tracking import MlflowClient
 
     uri = f"sqlite:///{tmp_path}/stores/mlflow.db"

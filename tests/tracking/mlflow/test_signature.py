@@ -1,4 +1,6 @@
-"""Signature and example of a logged model: public bounds, no row, and a refusal of what is no table."""
+"""Signature and example of a logged model: public bounds, no row, and a refusal of what is no
+table.
+"""
 
 from __future__ import annotations
 

@@ -36,12 +36,16 @@ def test_a_kept_file_stays_as_it_was(tmp_path: Path) -> None:
 
 
 def test_names_sort_as_they_were_given_even_within_a_second() -> None:
-    """The newest spool of a run says how the run ended, and a killed process may be back in no time."""
+    """The newest spool of a run says how the run ended, and a killed process may be back in no
+    time.
+    """
     names = [spool_name() for _ in range(50)]
     assert names == sorted(names)
 
 
-def test_names_sort_as_they_were_given_when_clocks_go_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names_sort_as_they_were_given_when_clocks_go_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     names = []
     try:
         for zone in ("UTC-2", "UTC-1"):
@@ -65,9 +69,16 @@ def test_a_spool_in_use_is_not_left_behind(tmp_path: Path) -> None:
         assert not second
 
 
-def test_a_spool_of_a_dead_writer_is_left_behind_whoever_has_its_number_now(tmp_path: Path) -> None:
-    """In a container that is started again, the new process often has the number of the one that was killed."""
-    writer = f"import os; from homo_dp.tracking.mlflow.spool import *; Spool(Path({str(tmp_path / 'one')!r}), 'a', 'b')"
+def test_a_spool_of_a_dead_writer_is_left_behind_whoever_has_its_number_now(
+    tmp_path: Path,
+) -> None:
+    """In a container that is started again, the new process often has the number of the one that
+    was killed.
+    """
+    writer = (
+        "import os; from homo_dp.tracking.mlflow.spool import *; "
+        f"Spool(Path({str(tmp_path / 'one')!r}), 'a', 'b')"
+    )
     subprocess.run([sys.executable, "-c", f"{writer}; os._exit(9)"], check=False)
     lines = tmp_path / "one" / "lines.jsonl"
     first = json.loads(lines.read_text())

@@ -113,7 +113,9 @@ def test_a_run_of_before_goes_on(
 def test_a_process_that_is_started_again_goes_on_in_its_run(
     tmp_path: Path, store: str, client: MlflowClient, order: tuple[int, ...]
 ) -> None:
-    """Killed after round 2, started again with another setting: one run, all rounds; the newest has the last word."""
+    """Killed after round 2, started again with another setting: one run, all rounds; the newest
+    has the last word.
+    """
     for number, status in ((1, "FAILED"), (2, "FINISHED")):
         spool = Spool(tmp_path / f"spool-{number}", store, tmp_path.name)
         spool.add("run", key="training", parent=None, name="one", tags={}, mark="a-mark")

@@ -1,4 +1,6 @@
-"""Tracking with real stores: everything arrives, nothing private leaves, and no store can hold up a training."""
+"""Tracking with real stores: everything arrives, nothing private leaves, and no store can hold
+up a training.
+"""
 
 from __future__ import annotations
 
@@ -61,17 +63,18 @@ def test_every_round_has_its_numbers(trained: Trained, client: MlflowClient) -> 
         "test_auc",
         "seconds",
     ):
-        history = client.get_metric_history(parent.info.run_id, chart_names({name: 0}).popitem()[0])
+        chart = chart_names({name: 0}).popitem()[0]
+        history = client.get_metric_history(parent.info.run_id, chart)
         assert [metric.step for metric in history] == list(range(1, ROUNDS + 1)), name
         assert [metric.value for metric in history] == [
-            row[name] for row in indicators["rounds"]
+            chart_names({name: row[name]})[chart] for row in indicators["rounds"]
         ], name
     for run in children.values():
         history = client.get_metric_history(run.info.run_id, "epsilon_pld")
         assert len(history) == ROUNDS
         party = indicators["privacy"]["parties"][run.data.tags["party"]]
         assert history[-1].value == party["epsilon_pld"]
-        assert float(run.data.params["applied_sigma"]) == party["applied_sigma"]
+        assert float(run.data.params["round.applied_sigma"]) == party["applied_sigma"]
     assert parent.data.metrics["train_auc"] == indicators["train_auc"]
 
 

@@ -1,10 +1,13 @@
-"""The report: complete, readable from the folder alone, escaped, and honest about a ledger that was touched."""
+"""The report: complete, readable from the folder alone, escaped, and honest about a ledger that
+was touched.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import json
 import re
+import resource
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -101,7 +104,7 @@ def test_a_missing_extract_is_found(shell: Shell, folder: Path) -> None:
 def test_seeded_noise_is_not_private_whatever_the_indicators_say(
     shell: Shell, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    keys = "privacy.seeded_noise_for_tests=1,train.rounds=1,tracking.enabled=false"
+    keys = "privacy.seeded_noise_for_tests=1,train.rounds=1,train.auto=false,tracking.enabled=false"
     assert run_command(train.main, ["--quiet", "--params", keys], monkeypatch, capsys).code == 0
     done = shell.report("out")
     assert done.code == 0, done.out
@@ -168,9 +171,8 @@ def test_the_published_report_has_nothing_local(shell: Shell, folder: Path) -> N
     assert "LOCAL" not in shell.text
     assert "Quality" not in shell.text
     assert "gradient norms against" not in shell.text
-    numbers = set(
-        re.findall(r"\d[\d.e+-]*", shell.text.split("Limits")[0])
-    )  # whole ones: 0.96 stands in 0.9641 too
+    # whole ones: 0.96 stands in 0.9641 too
+    numbers = set(re.findall(r"\d[\d.e+-]*", shell.text.split("Limits")[0]))
     assert f"{indicators['privacy']['epsilon']:.4g}" in numbers
     assert (
         not {
@@ -229,7 +231,9 @@ def test_users_of_a_simulation_are_not_called_rows(folder: Path) -> None:
 
 
 def test_everything_that_a_release_holds_is_said(folder: Path) -> None:
-    """The ledger has one row for the weights and what is told with them, as the share of clipped updates."""
+    """The ledger has one row for the weights and what is told with them, as the share of clipped
+    updates.
+    """
     record = find_record(folder)
     assert "model weights after" in report_page(record, Checks())
     privacy = {**record.privacy, "releases": ["noisy weights and a noisy share, every round"]}
@@ -338,3 +342,72 @@ def test_a_signed_report_is_checked_by_its_bytes_and_its_key(
     assert shell.report("--check", str(written), "--key", other).code == 1
     written.write_text(written.read_text().replace("epsilon", "epsil0n", 1))
     assert shell.report("--check", str(written), "--key", own).code == 1
+
+
+def test_round_numbers_of_a_foreign_extract_cost_no_memory(folder: Path) -> None:
+    """A range over them took 2 GB at 50 million."""
+    extract = folder / "numbers_ledger.json"
+
+    def far(rows: list[dict[str, Any]]) -> None:
+        rows[-1]["round"] = 500_000_000
+
+    change(extract, far)
+    limits = resource.getrlimit(resource.RLIMIT_DATA)
+    resource.setrlimit(resource.RLIMIT_DATA, (memory_in_use() + (1 << 30), limits[1]))
+    try:
+        assert "500000000" in report_page(find_record(folder), Checks(()))
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, limits)
+
+
+def memory_in_use() -> int:
+    """Bytes of data of this process, as RLIMIT_DATA counts them."""
+    found = re.search(r"VmData:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    assert found is not None
+    return int(found[1]) * 1024
+
+
+def test_a_simulation_says_so_at_the_top_and_what_nobody_stated(folder: Path) -> None:
+    page = report_page(find_record(folder), Checks())
+    top = page.partition("What was trained")[0]
+    assert "one process held the rows of all parties" in top
+    for name in ("purpose", "data controller", "retention", "contact"):
+        assert re.search(rf"<th>{name}</th>\s*<td>not stated</td>", page), name
+
+
+def test_a_party_names_its_aggregator_the_parties_and_the_source_of_bounds(folder: Path) -> None:
+    def edit(value: dict[str, Any]) -> None:
+        value["setup"] = {
+            "role": "party",
+            "transport": "directory",
+            "party": "a",
+            "aggregator": "0123 4567",
+            "parties": 5,
+        }
+        value["bounds"] = {"source": "codebook", "given_by": "plan"}
+
+    change(folder / "numbers.dat", edit)
+    page = report_page(find_record(folder), Checks())
+    assert "one process held" not in page
+    for text in (
+        "the holder of the key 0123 4567",
+        "5 in the run; this report is of",
+        "codebook; given by the plan of the aggregator",
+        "messages went over a shared folder",
+    ):
+        assert text in page, text
+
+
+def test_what_the_figures_leave_out_is_explained(folder: Path) -> None:
+    def edit(value: dict[str, Any]) -> None:
+        value["privacy"] |= {
+            "neglected_epsilon": 1e-9,
+            "neglected_delta": 2.0,
+            "delta_with_neglected": 2.0,
+        }
+
+    page = report_page(find_record(folder), Checks())
+    assert "rounds it to a public grid" in page
+    assert "neglected" not in page.partition("Resolved configuration")[0]
+    change(folder / "numbers.dat", edit)
+    assert "no guarantee is left" in report_page(find_record(folder), Checks())

@@ -24,15 +24,16 @@ def rows_of(noise: float, rounds: int, delta: float) -> tuple[dict[str, Any], li
 
 @pytest.mark.parametrize(("noise", "rounds"), [(4.0, 16), (10.0, 4), (2.0, 9)])
 def test_the_best_attack_is_that_of_the_gaussian_mechanism(noise: float, rounds: int) -> None:
-    """Between two Gaussians the best test is known: TPR = Phi(Phi^-1(FPR) + mu), with mu = sqrt(rounds) / noise."""
+    """Between two Gaussians the best test is known: TPR = Phi(Phi^-1(FPR) + mu), with mu =
+    sqrt(rounds) / noise.
+    """
     privacy, ledger = rows_of(noise, rounds, 1e-5)
     table = meaning_table(privacy, ledger)
     assert table is not None
     shown = float(str(table.rows[4][1]).rstrip("%")) / 100
     exact = float(stats.norm.cdf(stats.norm.ppf(0.01) + math.sqrt(rounds) / noise))
-    assert (
-        exact - 0.001 <= shown <= 1.2 * exact + 0.002
-    )  # never below, and close: a few points of the profile are used
+    # never below, and close: a few points of the profile are used
+    assert exact - 0.001 <= shown <= 1.2 * exact + 0.002
 
 
 def test_without_the_releases_the_quoted_figure_bounds_it_alone() -> None:

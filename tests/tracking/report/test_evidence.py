@@ -1,4 +1,6 @@
-"""Audits beside a run's outputs are in its report, with what they audited and what they cannot show."""
+"""Audits beside a run's outputs are in its report, with what they audited and what they cannot
+show.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Pages of templates: nothing that comes from a run is taken for HTML, and nothing is left out silently."""
+"""Pages of templates: nothing that comes from a run is taken for HTML, and nothing is left out
+silently.
+"""
 
 from __future__ import annotations
 

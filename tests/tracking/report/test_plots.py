@@ -1,4 +1,6 @@
-"""Plots: every one is a picture, says what it shows, and is left out where there is nothing to show."""
+"""Plots: every one is a picture, says what it shows, and is left out where there is nothing to
+show.
+"""
 
 from __future__ import annotations
 
@@ -201,7 +203,9 @@ def figures(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
 
 
 def texts(figure: Figure) -> list[Text]:
-    """Every text of a picture but the numbers at its axes, of which matplotlib keeps some that it does not draw."""
+    """Every text of a picture but the numbers at its axes, of which matplotlib keeps some that
+    it does not draw.
+    """
     from matplotlib.text import Text
 
     ticks = {
@@ -252,9 +256,8 @@ def test_no_text_leaves_the_picture_or_covers_a_line(figures: list[Figure], coun
 def test_one_round_is_a_point_on_an_axis_of_whole_rounds(figures: list[Figure]) -> None:
     one = [row for row in ledger(3) if row["round"] == 1]
     picture = pixels(epsilon_per_party(one, [], 1e-5))
-    left = picture[
-        :, : int(0.55 * picture.shape[1])
-    ]  # the legend, which has all colours, is on the right
+    # the legend, which has all colours, is on the right
+    left = picture[:, : int(0.55 * picture.shape[1])]
     assert all(has_colour(left, colour) for colour in ("#0072B2", "#D55E00", "#009E73"))
     many = [row for row in ledger(30) if row["round"] == 1]
     picture = pixels(epsilon_per_party(many, [], 1e-5))
@@ -266,7 +269,9 @@ def test_one_round_is_a_point_on_an_axis_of_whole_rounds(figures: list[Figure]) 
 
 
 def test_what_users_spent_is_not_called_the_aggregators(figures: list[Figure]) -> None:
-    """The aggregator keeps their ledger where it adds the noise, and is the one who is not protected against."""
+    """The aggregator keeps their ledger where it adds the noise, and is the one who is not
+    protected against.
+    """
     row = {"party": "aggregator", "unit": "user", "epsilon_rdp": 1.2}
     epsilon_per_party(
         [{**row, "round": number, "epsilon": 0.5 * number} for number in (1, 2)], (), 1e-4

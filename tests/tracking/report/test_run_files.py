@@ -1,4 +1,6 @@
-"""What a folder of outputs holds is found, checked against the ledger, and contradictions are named."""
+"""What a folder of outputs holds is found, checked against the ledger, and contradictions are
+named.
+"""
 
 from __future__ import annotations
 

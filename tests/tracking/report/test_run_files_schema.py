@@ -1,4 +1,6 @@
-"""Files of a run as a stranger may have written them: strict types, curves that fit, events that can be read."""
+"""Files of a run as a stranger may have written them: strict types, curves that fit, events that
+can be read.
+"""
 
 from typing import Any
 

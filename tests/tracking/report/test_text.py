@@ -2,7 +2,37 @@
 
 from __future__ import annotations
 
-from homo_dp.tracking.report.text import event_words, guarantee, limits, released_words, weakness
+import pytest
+
+from homo_dp.tracking.report.text import (
+    badge,
+    event_words,
+    guarantee,
+    limits,
+    released_words,
+    weakness,
+)
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "words", "colour"),
+    [
+        (0.5, "PRIVATE, strong: epsilon 0.5", "good"),
+        (3.99, "PRIVATE, moderate: epsilon 3.99", "good"),
+        (45.0, "PRIVATE, weak: epsilon 45", "warn"),
+        (100.0, "PRIVATE, weak: epsilon 100", "warn"),
+        (168_000.0, "WEAK GUARANTEE: epsilon 168,000", "bad"),
+        (None, "NO FINITE EPSILON", "bad"),
+    ],
+)
+def test_the_badge_follows_epsilon(epsilon: float | None, words: str, colour: str) -> None:
+    privacy = {"private": True, "epsilon": epsilon}
+    assert badge(privacy, verified=True) == (words, colour)
+    assert badge(privacy, verified=False) == ("NOT VERIFIED", "bad")
+    assert badge({**privacy, "private": False}, verified=True) == ("NOT PRIVATE", "bad")
+    assert badge({**privacy, "basis": "a plan"}, verified=True)[0].startswith(
+        words if epsilon else "PRIVATE: epsilon is in each party's report"
+    )
 
 
 def test_words() -> None:
@@ -25,10 +55,8 @@ def test_words() -> None:
         **trusted,
         "observers": {"aggregator": {"epsilon": 240.0}, "model_reader": {"epsilon": 3.0}},
     }
-    for said in (
-        guarantee(shared),
-        limits(shared, None)[0],
-    ):  # parties noised what they sent, if not enough
+    # parties noised what they sent, if not enough
+    for said in (guarantee(shared), limits(shared, None)[0]):
         assert "towards it epsilon is 240" in said
         assert "before noise" not in said
         assert "no guarantee" not in said
@@ -44,6 +72,6 @@ def test_words() -> None:
     }
     both = event_words({"type": "ComposedDpEvent", "events": [drawn, {"type": "NoOpDpEvent"}]})
     assert (
-        both
-        == "5 of 9 units drawn, then Gaussian noise of 2 times the largest contribution; and nothing"
+        both == "5 of 9 units drawn, then Gaussian noise of 2 times the largest contribution; and "
+        "nothing"
     )
