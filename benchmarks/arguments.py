@@ -1,4 +1,6 @@
-"""Command lines of the benchmarks: `--help` shows what stands at the top of the file, and counts are checked."""
+"""Command lines of the benchmarks: `--help` shows what stands at the top of the file, and counts
+are checked.
+"""
 
 from __future__ import annotations
 

@@ -1,13 +1,16 @@
-"""Many audits of every mechanism: the certified bound is never above the claim, and close to its own ceiling.
+"""Many audits of every mechanism: the certified bound is never above the claim, and close to its
+own ceiling.
 
     python benchmarks/audits.py --audits 200                 each mechanism audited 200 times
-    python benchmarks/audits.py --ceiling --runs 100000      DP-SGD on logistic regression at epsilon 1, 2, 4 and 8
+    python benchmarks/audits.py --ceiling --runs 100000      DP-SGD on logistic regression at
+    epsilon 1, 2, 4 and 8
 
-Prints one line a mechanism or epsilon: how often the bound was above the claim (bar: never), the mean and largest share
-of the claim, and what a perfect attack could certify, on the mechanism and on what this attack looks at (0 for low
-bits, which tell nothing of sound noise: that row says that no false alarm was raised); or how much of its
-ceiling the bound reached at least (bar: 90 %) and how far the point estimate was from the claim (bar: 10 %).
-At epsilon 1 the two worlds are a quarter of a standard deviation apart: after 4,000 runs it can be off by 25 %.
+Prints one line a mechanism or epsilon: how often the bound was above the claim (bar: never), the
+mean and largest share of the claim, and what a perfect attack could certify, on the mechanism and
+on what this attack looks at (0 for low bits, which tell nothing of sound noise: that row says that
+no false alarm was raised); or how much of its ceiling the bound reached at least (bar: 90 %) and
+how far the point estimate was from the claim (bar: 10 %). At epsilon 1 the two worlds are a quarter
+of a standard deviation apart: after 4,000 runs it can be off by 25 %.
 """
 
 from __future__ import annotations
@@ -27,12 +30,14 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 Keys = dict[str, Any]
 ONE_STEP = {
+    "train.auto": False,
     "train.rounds": 1,
     "train.local_steps": 1,
     "train.sample_rate": 1.0,
     "train.batch_size": None,
 }
 SAMPLED = {
+    "train.auto": False,
     "train.rounds": 2,
     "train.local_steps": 2,
     "train.sample_rate": 0.5,
@@ -48,11 +53,8 @@ COHORTS = {
     "privacy.population": 455,
     "privacy.cohort_size": 400,
 }
-BITS = {
-    **USERS,
-    "privacy.clipping": "adaptive",
-    "privacy.adaptive.bit_noise": 0.7,
-}  # bits that cost half
+# bits that cost half
+BITS = {**USERS, "privacy.clipping": "adaptive", "privacy.adaptive.bit_noise": 0.7}
 STATISTICS = {"privacy.mechanism": "statistics", "statistics.ask": ["rows", "means"]}
 CASES: dict[str, tuple[str, str, Keys]] = {
     "dp_sgd, every step": (
@@ -65,9 +67,17 @@ CASES: dict[str, tuple[str, str, Keys]] = {
         "aggregator",
         {"privacy.mechanism": "dp_sgd", **ONE_STEP},
     ),
-    "dp_sgd, models": ("canary_model", "model_reader", {"privacy.mechanism": "dp_sgd", **ONE_STEP}),
+    "dp_sgd, models": (
+        "canary_model",
+        "model_reader",
+        {"privacy.mechanism": "dp_sgd", **ONE_STEP},
+    ),
     "dp_fedsgd": ("canary_sum", "aggregator", SUMS),
-    "dp_fedsgd, masked": ("canary_sum", "aggregator", {**SUMS, "privacy.secure_aggregation": True}),
+    "dp_fedsgd, masked": (
+        "canary_sum",
+        "aggregator",
+        {**SUMS, "privacy.secure_aggregation": True},
+    ),
     "dp_fedsgd, two parties": ("canary_difference", "aggregator", SUMS),
     "dp_fedsgd, low bits": ("low_bits", "aggregator", SUMS),
     "dp_sgd, row count": (
@@ -91,7 +101,8 @@ CASES: dict[str, tuple[str, str, Keys]] = {
     ),
 }
 RUNS = 200
-MORE_RUNS = {  # of an audit, where with 200 even a perfect attack could be expected to certify nothing
+# of an audit, where with 200 even a perfect attack could be expected to certify nothing
+MORE_RUNS = {
     "dp_sgd, every step": 1000,
     "dp_sgd, models": 1000,
     "dp_fedsgd, two parties": 1000,
@@ -111,7 +122,9 @@ def main() -> int:
     )
     parser.add_argument("--only", default="", help="cases whose name has this in it")
     parser.add_argument(
-        "--ceiling", action="store_true", help="DP-SGD on logistic regression at epsilon 1, 2, 4, 8"
+        "--ceiling",
+        action="store_true",
+        help="DP-SGD on logistic regression at epsilon 1, 2, 4, 8",
     )
     options = parser.parse_args()
     missed = _ceilings(options.runs or 100_000) if options.ceiling else _never_above(options)
@@ -121,8 +134,8 @@ def main() -> int:
 def _never_above(options: argparse.Namespace) -> bool:
     missed = False
     print(
-        f"{'audits of':26} {'runs':>5} {'above the claim':>16} {'claim':>7} {'bound / claim: mean most':>26} "
-        f"{'ceiling':>8} {'its own':>8}"
+        f"{'audits of':26} {'runs':>5} {'above the claim':>16} {'claim':>7} "
+        f"{'bound / claim: mean most':>26} {'ceiling':>8} {'its own':>8}"
     )
     for name, case in CASES.items():
         if options.only not in name:
@@ -139,7 +152,8 @@ def _never_above(options: argparse.Namespace) -> bool:
             for each in (one.ceiling, one.ceiling_of_attack)
         )
         print(
-            f"{name:26} {runs:>5} {above:>9} of {len(found)} {one.claimed_epsilon:7.3f} {line:>26} {ceilings}",
+            f"{name:26} {runs:>5} {above:>9} of {len(found)} {one.claimed_epsilon:7.3f} {line:>26} "
+            f"{ceilings}",
             flush=True,
         )
     return missed

@@ -1,12 +1,14 @@
-"""The rules of train.auto on generated tables: how far they are from a grid of settings, and what to expect of them.
+"""The rules of train.auto on generated tables: how far they are from a grid of settings, and what
+to expect of them.
 
-python benchmarks/auto_rules.py [--tables 70] [--seed 0] [--kind effects] [--no-grid]       two minutes without the grid
+python benchmarks/auto_rules.py [--tables 70] [--seed 0] [--kind effects] [--no-grid]       two
+minutes without the grid
 
-Tables are those of generated_tables.py. What a rule does depends on rows only through rows times mu, so 8,000 rows
-stand for 300 to 1,000,000: rho is drawn instead. Training is simulated (simulated_solver.py). For each table the rule
-of homo_dp/runs/auto_rules.py is compared with the best of the settings of hand_tuned.py, chosen on half of the draws of
-noise and scored on the other half, and with the model without privacy; the last table is what EXPECTED in that file
-holds.
+Tables are those of generated_tables.py. What a rule does depends on rows only through rows times
+mu, so 8,000 rows stand for 300 to 1,000,000: rho is drawn instead. Training is simulated
+(simulated_solver.py). For each table the rule of homo_dp/runs/auto_rules.py is compared with the
+best of the settings of hand_tuned.py, chosen on half of the draws of noise and scored on the other
+half, and with the model without privacy; the last table is what EXPECTED in that file holds.
 """
 
 from __future__ import annotations
@@ -64,10 +66,12 @@ def main() -> None:
 
 def _summary(found: list[tuple[float, float, Floats, Floats, Floats]]) -> None:
     print(
-        "\nrho up to, classes   AUC points below hand-tuned: mean, half   log loss above hand-tuned (%): mean, half"
+        "\nrho up to, classes   AUC points below hand-tuned: mean, half   log loss above "
+        "hand-tuned (%): mean, half"
     )
     print(
-        "    | AUC points below no privacy: of ten tables one less than, half, one more than   log loss (%): the same"
+        "    | AUC points below no privacy: of ten tables one less than, half, one more than   log "
+        "loss (%): the same"
     )
     low = 0.0
     for high, *_ in EXPECTED:
@@ -75,7 +79,8 @@ def _summary(found: list[tuple[float, float, Floats, Floats, Floats]]) -> None:
             group = [row[2:] for row in found if low < row[0] <= high and (row[1] < RARE) == rare]
             if group:
                 print(
-                    f"{high:9g} {kind:6s} {_figures(*(np.array(part) for part in zip(*group, strict=True)))}"
+                    f"{high:9g} {kind:6s} "
+                    f"{_figures(*(np.array(part) for part in zip(*group, strict=True)))}"
                 )
         low = high
 

@@ -1,15 +1,16 @@
-"""Federations of many processes, of many rounds, and of a large model: do they end, and does memory stay flat?
+"""Federations of many processes, of many rounds, and of a large model: do they end, and does memory
+stay flat?
 
-`python benchmarks/endurance.py` prints one JSON line for each job and transport, and exits 1 if a process failed or
-grew.
+`python benchmarks/endurance.py` prints one JSON line for each job and transport, and exits 1 if a
+process failed or grew.
 
 - `many`: 30 parties as processes of their own, 20 rounds;
 - `long`: three parties, 2,000 rounds (`--rounds 10000` takes about five times as long);
 - `large`: three parties, a model of 200 MB, three rounds.
 
-Memory is the resident set of a process; `growth` is its median over the last tenth of the run, less that over the tenth
-behind the first fifth, in MB, for the process that grew most (three rounds say nothing of it). Processes are forked
-from one that has imported everything.
+Memory is the resident set of a process; `growth` is its median over the last tenth of the run, less
+that over the tenth behind the first fifth, in MB, for the process that grew most (three rounds say
+nothing of it). Processes are forked from one that has imported everything.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Our logistic regression beside diffprivlib's on the bundled sets: python benchmarks/estimators.py ours|diffprivlib.
+"""Our logistic regression beside diffprivlib's on the bundled sets: python benchmarks/estimators.py
+ours|diffprivlib.
 
 diffprivlib 0.6.6 needs scikit-learn below 1.6 and so an environment of its own:
     python -m venv other && other/bin/pip install diffprivlib "scikit-learn<1.6"
@@ -34,7 +35,9 @@ def scaled(name: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _nucleus() -> dict[str, Any]:
-    """The bounds as they stand in homo_dp/data/embedded.py, which the other environment cannot import."""
+    """The bounds as they stand in homo_dp/data/embedded.py, which the other environment cannot
+    import.
+    """
     tree = ast.parse(
         (Path(__file__).parents[1] / "homo_dp" / "data" / "embedded.py").read_text(encoding="utf-8")
     )
@@ -45,7 +48,9 @@ def _nucleus() -> dict[str, Any]:
 
 
 def estimator(whose: str, epsilon: float, columns: int, classes: int) -> Any:
-    """Each with its defaults; diffprivlib is told the largest norm of a row, which the bounds give."""
+    """Each with its defaults; diffprivlib is told the largest norm of a row, which the bounds
+    give.
+    """
     if whose == "ours":
         from homo_dp.sklearn import PrivateLogisticRegression
 
@@ -68,7 +73,8 @@ def main() -> None:
                 made = estimator(whose, epsilon, X.shape[1], len(np.unique(y)))
                 scores.append(made.fit(a, c).score(b, d))
             print(
-                f"{whose} {name} epsilon {epsilon:g}: {np.mean(scores):.3f} +- {np.std(scores):.3f}",
+                f"{whose} {name} epsilon {epsilon:g}: {np.mean(scores):.3f} +- "
+                f"{np.std(scores):.3f}",
                 flush=True,
             )
 

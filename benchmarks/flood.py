@@ -1,9 +1,12 @@
-"""What a party that floods costs the others: rounds of one party while another has sent 100,000 messages.
+"""What a party that floods costs the others: rounds of one party while another has sent 100,000
+messages.
 
-`python benchmarks/flood.py` prints one JSON line for each transport and moment: alone, after the flood was left, and
-while it is sent. A round is the aggregator's weights to a party and its update back, in one process for each side.
+`python benchmarks/flood.py` prints one JSON line for each transport and moment: alone, after the
+flood was left, and while it is sent. A round is the aggregator's weights to a party and its update
+back, in one process for each side.
 
-- `directory`: the flooder writes files by hand, into its own folder and (`shared`) into the one that all may write to;
+- `directory`: the flooder writes files by hand, into its own folder and (`shared`) into the one
+  that all may write to;
 - `nats`: it publishes raw bytes by hand on its own subject.
 """
 

@@ -1,10 +1,13 @@
-"""Seconds a round on Flower, and what a party's site computes for it: with a party that stays, and one that does not.
+"""Seconds a round on Flower, and what a party's site computes for it: with a party that stays, and
+one that does not.
 
-PYTHONPATH=. .venv-flower/bin/python benchmarks/flower_rounds.py [ROUNDS]     (minutes; as make demo-flower)
+PYTHONPATH=. .venv-flower/bin/python benchmarks/flower_rounds.py [ROUNDS]     (minutes; as make
+demo-flower)
 
-Flower starts a ClientApp anew for every message. Ours is a courier without torch, and the party beside it stays warm.
-To see what that saves, the second run kills the party after every round, so that each round pays for a start of it, as
-a ClientApp that trains by itself would. CPU seconds are those of all processes of a site: SuperNode, ClientApps, party.
+Flower starts a ClientApp anew for every message. Ours is a courier without torch, and the party
+beside it stays warm. To see what that saves, the second run kills the party after every round, so
+that each round pays for a start of it, as a ClientApp that trains by itself would. CPU seconds are
+those of all processes of a site: SuperNode, ClientApps, party.
 """
 
 from __future__ import annotations
@@ -31,19 +34,23 @@ def main(rounds: int) -> None:
     """Print a line for each way."""
     print(f"load of this machine: {os.getloadavg()[0]:.0f} on {os.cpu_count()} cores")
     print(
-        "| party | seconds a round: median, shortest, longest | CPU s of a site a round |\n|---|---|---|",
+        "| party | seconds a round: median, shortest, longest | CPU s of a site a round "
+        "|\n|---|---|---|",
         flush=True,
     )
     for name, stays in (("stays", True), ("starts anew", False)):
         seconds, spent = measure(rounds, stays=stays)
         print(
-            f"| {name} | {median(seconds):.1f}, {min(seconds):.1f}, {max(seconds):.1f} | {spent:.2f} |",
+            f"| {name} | {median(seconds):.1f}, {min(seconds):.1f}, {max(seconds):.1f} | "
+            f"{spent:.2f} |",
             flush=True,
         )
 
 
 def measure(rounds: int, *, stays: bool) -> tuple[list[float], float]:
-    """Seconds of the rounds after the first, and CPU seconds that one site spent on each of them."""
+    """Seconds of the rounds after the first, and CPU seconds that one site spent on each of
+    them.
+    """
     with tempfile.TemporaryDirectory(prefix="homo_dp-flower-") as place:
         federation = FlowerFederation(Path(place))
         federation.prepare()

@@ -1,11 +1,13 @@
-"""Tables for the rules of train.auto: dense, mixed or one-hot, skewed or not, wide bounds or not, balanced or rare.
+"""Tables for the rules of train.auto: dense, mixed or one-hot, skewed or not, wide bounds or not,
+balanced or rare.
 
-``generated``: up to 80 numbers and 15 columns of levels (300 encoded columns), two classes from balanced to 2 %, by a
-score that is linear or partly not, weak or nearly separating. Bounds may be up to forty times as wide as the values.
-Every column says as much as any other, rare levels too.
+``generated``: up to 80 numbers and 15 columns of levels (300 encoded columns), two classes from
+balanced to 2 %, by a score that is linear or partly not, weak or nearly separating. Bounds may be
+up to forty times as wide as the values. Every column says as much as any other, rare levels too.
 
-``by_effects``: as in a census, levels have effects of their own, columns differ in what they say. ``by_one_cause``: as
-in a clinic, up to 20 numbers, flags and short lists of levels that all go by one hidden cause, and so does the class.
+``by_effects``: as in a census, levels have effects of their own, columns differ in what they say.
+``by_one_cause``: as in a clinic, up to 20 numbers, flags and short lists of levels that all go by
+one hidden cause, and so does the class.
 """
 
 from __future__ import annotations
@@ -39,7 +41,9 @@ def generated(rng: np.random.Generator, rows: int = ROWS, test_rows: int = TEST_
 
 
 def by_effects(rng: np.random.Generator, rows: int = ROWS, test_rows: int = TEST_ROWS) -> Table:
-    """One table of a few numbers and many levels, of which some columns say much and most say little."""
+    """One table of a few numbers and many levels, of which some columns say much and most say
+    little.
+    """
     numbers, categorical = int(rng.integers(4, 12)), int(rng.integers(3, 10))
     hidden = rng.normal(size=(rows + test_rows, int(rng.integers(2, 7))))
     wide = math.exp(rng.uniform(math.log(2), math.log(20))) if rng.uniform() < 0.4 else 1.0
@@ -109,7 +113,9 @@ def _reading(rng: np.random.Generator, hidden: Floats) -> Floats:
 
 
 def _numbers(rng: np.random.Generator, hidden: Floats, wide: float) -> Floats:
-    """A column within its bounds: skewed (with many at the lower one), squeezed, or with loose bounds."""
+    """A column within its bounds: skewed (with many at the lower one), squeezed, or with loose
+    bounds.
+    """
     direction = rng.normal(size=hidden.shape[1])
     share = rng.uniform(0.2, 0.95)
     values = share * hidden @ direction / np.linalg.norm(direction)

@@ -1,13 +1,16 @@
 """How a run grows: rows x1, x4, x16 at 3 parties, and the same rows over 3, 30 and 300 parties.
 
-`python benchmarks/growth.py`; one JSON line each. A run is all of it after imports, but MLflow: read the CSV files,
-train two rounds, charge the ledger, write every file. Each is made in a forked process of its own, so nothing that an
-earlier one has computed is there. Ratios are of CPU seconds, which neighbours on a busy machine disturb little; wall
-seconds stand beside them. Bars, exits 1 above them:
+`python benchmarks/growth.py`; one JSON line each. A run is all of it after imports, but MLflow:
+read the CSV files, train two rounds, charge the ledger, write every file. Each is made in a forked
+process of its own, so nothing that an earlier one has computed is there. Ratios are of CPU seconds,
+which neighbours on a busy machine disturb little; wall seconds stand beside them. Bars, exits 1
+above them:
 
-- rows: seconds per row at x4 and x16, at most 1.3 times those at x1; also without what a run costs whatever its rows,
-  `marginal_ratio`: seconds per added row from x4 to x16 over those from x1 to x4;
-- parties: `party_ratio`, seconds per added party from 30 to 300 over those from 3 to 30, at most 1.3;
+- rows: seconds per row at x4 and x16, at most 1.3 times those at x1; also without what a run costs
+  whatever its rows, `marginal_ratio`: seconds per added row from x4 to x16 over those from x1 to
+  x4;
+- parties: `party_ratio`, seconds per added party from 30 to 300 over those from 3 to 30, at most
+  1.3;
 - `many_parties`: 300 parties with 100 rows each, 10 rounds, 6 s.
 """
 
@@ -32,7 +35,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import torch
 from samples import job_config, write_table
 
-import homo_dp.privacy.opacus.engine  # noqa: F401 (a run imports it late)
+import homo_dp.privacy.engine.engine  # noqa: F401 (a run imports it late)
 from homo_dp.config.load import config_from
 from homo_dp.runs.outputs import write_outputs
 from homo_dp.runs.user_simulation import build_simulation

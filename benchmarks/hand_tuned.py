@@ -1,13 +1,15 @@
 """How far the rules of train.auto are behind settings that are tuned by hand, table by table.
 
-python benchmarks/hand_tuned.py [--data FOLDER] [--generated 4] [--csv FILE ...] [--epsilon 0.1 1 8] [--parties 4]
+python benchmarks/hand_tuned.py [--data FOLDER] [--generated 4] [--csv FILE ...] [--epsilon 0.1 1 8]
+[--parties 4]
 
-Tables: UCI Adult (train rows only, a quarter of them held out; FOLDER as in docs/results.md), generated ones that stand
-for 100,000 rows, and CSV files of encoded numbers in [-1, 1] whose last column is the label 0 or 1 (columns of 0 and 1
-are places of levels). For each epsilon the rule and a search of 156 settings over curves of numbers, solver, scales of
-columns, clip norm, rate, rounds and momentum are trained with simulated noise (simulated_solver.py). The best setting
-is chosen on half of the draws, by AUC and by log loss each on its own, and all are scored on the other half: so the
-best is not lucky.
+Tables: UCI Adult (train rows only, a quarter of them held out; FOLDER as in docs/results.md),
+generated ones that stand for 100,000 rows, and CSV files of encoded numbers in [-1, 1] whose last
+column is the label 0 or 1 (columns of 0 and 1 are places of levels). For each epsilon the rule and
+a search of 156 settings over curves of numbers, solver, scales of columns, clip norm, rate, rounds
+and momentum are trained with simulated noise (simulated_solver.py). The best setting is chosen on
+half of the draws, by AUC and by log loss each on its own, and all are scored on the other half: so
+the best is not lucky.
 """
 
 from __future__ import annotations
@@ -47,7 +49,8 @@ def main() -> None:
     )
     given = parser.parse_args()
     print(
-        "| table | rows | columns | positive | epsilon | rho | AUC, rule | hand-tuned | log loss, rule | hand-tuned |"
+        "| table | rows | columns | positive | epsilon | rho | AUC, rule | hand-tuned | log loss, "
+        "rule | hand-tuned |"
     )
     print("|---|---|---|---|---|---|---|---|---|---|")
     for name, table, rows in _tables(given):
@@ -65,7 +68,8 @@ def main() -> None:
 def compared(
     table: Table, kappa: float, draws: int, rows: int | None = None
 ) -> tuple[Floats, Floats]:
-    """AUC and log loss by the rule, and of the settings that half of the draws found best, both on the other half.
+    """AUC and log loss by the rule, and of the settings that half of the draws found best, both on
+    the other half.
 
     By hand both the columns as they are and with curves are tried; the rule takes what it takes.
     """

@@ -1,10 +1,12 @@
-"""What a person waits for before anything is trained, and the memory it takes: CPU seconds and peak MiB of processes.
+"""What a person waits for before anything is trained, and the memory it takes: CPU seconds and peak
+MiB of processes.
 
-`python benchmarks/imports.py`; one JSON line. Bars, exits 1 above them: all that `python -m homo_dp.train` imports on
-the default data takes <= 1.6 s and <= 300 MiB, `train --dry-run` <= 1.5 s, and the LR job of 3 x 10,000 rows x 100
-columns without MLflow <= 420 MiB. `import torch` alone takes turns with them: it is the larger part of each, and
-the `_ratio` figures say how many times of it. Each figure is the smallest of `--repeats` fresh processes, since
-another process on the machine can only add to it.
+`python benchmarks/imports.py`; one JSON line. Bars, exits 1 above them: all that `python -m
+homo_dp.train` imports on the default data takes <= 1.6 s and <= 300 MiB, `train --dry-run` <= 1.5
+s, and the LR job of 3 x 10,000 rows x 100 columns without MLflow <= 420 MiB. `import torch` alone
+takes turns with them: it is the larger part of each, and the `_ratio` figures say how many times of
+it. Each figure is the smallest of `--repeats` fresh processes, since another process on the machine
+can only add to it.
 """
 
 from __future__ import annotations

@@ -1,10 +1,12 @@
-"""A whole logistic-regression job from CSV files, MLflow and all files on: what is not training, in seconds.
+"""A whole logistic-regression job from CSV files, MLflow and all files on: what is not training, in
+seconds.
 
-`python benchmarks/job.py`: 3 parties x 10,000 rows x 100 columns, 10 rounds x 1 epoch, on an existing MLflow store;
-bar: `not_training` <= 2 s after imports; exits 1 above it. Each repeat is a process of its own, as users start it:
-`python -m homo_dp.train --config job.yaml`. `not_training` is its wall time without its own imports and without
-`PrivateTraining.run`; waiting for the process that talks to MLflow is part of it. With `--imported` everything is
-imported before the clock starts, so that MLflow's process imports on our time; this has no bar.
+`python benchmarks/job.py`: 3 parties x 10,000 rows x 100 columns, 10 rounds x 1 epoch, on an
+existing MLflow store; bar: `not_training` <= 2 s after imports; exits 1 above it. Each repeat is a
+process of its own, as users start it: `python -m homo_dp.train --config job.yaml`. `not_training`
+is its wall time without its own imports and without `LocalFit.train_round`; waiting for the process
+that talks to MLflow is part of it. With `--imported` everything is imported before the clock
+starts, so that MLflow's process imports on our time; this has no bar.
 """
 
 from __future__ import annotations
@@ -38,14 +40,13 @@ def run_once(config: str, imported: bool) -> dict[str, Any]:
     import homo_dp.train as train
 
     if imported:
-        import homo_dp.privacy.training.private_training
+        import homo_dp.privacy.engine.engine
         import homo_dp.runs.outputs
         import homo_dp.runs.user_simulation  # noqa: F401
     phases.leave()
     phases.watch("config", train, "load_from_arguments")
-    children: list[
-        float
-    ] = []  # CPU seconds of the process that talks to MLflow, at the end and when it lets us go
+    # CPU seconds of the process that talks to MLflow, at the end and when it lets us go
+    children: list[float] = []
 
     def look() -> None:
         children.append(_children_cpu())

@@ -1,8 +1,9 @@
 """A ledger of 100,000 rows: CPU seconds to open it to charge, to show it, and to verify every row.
 
-`python benchmarks/ledger.py`; one JSON line. Bars, exits 1 above them: `open` <= 0.1 s, `show` <= 2 s, both what is
-left without the imports of the same process. `verify` checks every row and has no bar. Each figure is the smallest of
-`--repeats` fresh processes, since another process on the machine can only add to it.
+`python benchmarks/ledger.py`; one JSON line. Bars, exits 1 above them: `open` <= 0.1 s, `show` <= 2
+s, both what is left without the imports of the same process. `verify` checks every row and has no
+bar. Each figure is the smallest of `--repeats` fresh processes, since another process on the
+machine can only add to it.
 """
 
 from __future__ import annotations

@@ -1,12 +1,15 @@
-"""Networks by the rules of train.auto beside settings by hand, on training images that are held back.
+"""Networks by the rules of train.auto beside settings by hand, on training images that are held
+back.
 
-python benchmarks/networks.py --data FOLDER [--models mlp cnn] [--rows 60000] [--epsilon 3] [--shrink 1] [--used 400]
+python benchmarks/networks.py --data FOLDER [--models mlp cnn] [--rows 60000] [--epsilon 3]
+[--shrink 1] [--used 400]
 
-FOLDER holds images/train-images-idx3-ubyte and its labels (docs/results.md). A sixth of the images, 10,000 at most, is
-held back and scored; the test images are not opened. The noise is that of ``--rows`` rows in ``--parties`` silos, each
-with all of its own, at the true sample rate. A step takes the gradients of ``--used`` rows only: their sampling error
-is a quarter of that noise or less, and a run costs a tenth. ``--shrink 2`` averages pixels two by two, to see rows of
-other lengths. By hand: one setting of the rule at a time is moved.
+FOLDER holds images/train-images-idx3-ubyte and its labels (docs/results.md). A sixth of the images,
+10,000 at most, is held back and scored; the test images are not opened. The noise is that of
+``--rows`` rows in ``--parties`` silos, each with all of its own, at the true sample rate. A step
+takes the gradients of ``--used`` rows only: their sampling error is a quarter of that noise or
+less, and a run costs a tenth. ``--shrink 2`` averages pixels two by two, to see rows of other
+lengths. By hand: one setting of the rule at a time is moved.
 """
 
 from __future__ import annotations
@@ -23,8 +26,10 @@ from homo_dp.config.model import ModelConfig
 from homo_dp.data.images import read_images
 from homo_dp.federation.mechanisms.round_sums import calibrated_noise, noise_of_share
 from homo_dp.models.registry import build_model
+from homo_dp.privacy.engine.loader import CurrentBlock
+from homo_dp.privacy.engine.passes import ChainPasses
+from homo_dp.privacy.engine.release import ClippedSum
 from homo_dp.privacy.gradients.fast.chain import chain_of
-from homo_dp.privacy.gradients.fast.gradients import FastGradients
 from homo_dp.privacy.gradients.losses import softmax_cross_entropy
 from homo_dp.runs.auto_rules import PublicFacts, choose
 
@@ -71,7 +76,8 @@ def main() -> None:
     data = held_back(given.data, given.shrink, given.rows)
     rule = by_rule(data, given.rows, given.parties, given.epsilon, given.delta)
     print(
-        "| model | setting | rounds | step in clip norms | clip norm | momentum | sample | accuracy | log loss |"
+        "| model | setting | rounds | step in clip norms | clip norm | momentum | sample | "
+        "accuracy | log loss |"
     )
     print("|---|---|---|---|---|---|---|---|---|")
     for model in given.models:
@@ -162,22 +168,26 @@ def by_hand(rule: Setting) -> dict[str, Setting]:
 def trained(
     model: str, data: Held, setting: Setting, noise: float, used: int, seed: int
 ) -> tuple[float, float]:
-    """Accuracy and log loss on the images held back; ``noise`` is that of a mean gradient, in clip norms."""
+    """Accuracy and log loss on the images held back; ``noise`` is that of a mean gradient, in
+    clip norms.
+    """
     module = build_model(
         ModelConfig.model_validate({"name": model}), data.images.shape[1:], CLASSES, seed
     ).module
     chain, _ = chain_of(module)
     if chain is None:
         raise ValueError(f"--models {model}: has no fast gradients; choose mlp or cnn")
-    gradients = FastGradients(chain, softmax_cross_entropy, setting.clip)
-    weights = list(module.parameters())
-    sums = [torch.zeros(weight.shape, dtype=torch.float64) for weight in weights]
+    passes, weights = ChainPasses(chain, CurrentBlock(), exact=True), list(module.parameters())
+    clipped = ClippedSum(weights)
+    sums = clipped.parts
     first, second, mean = ([torch.zeros_like(total) for total in sums] for _ in range(3))
     generator = torch.Generator().manual_seed(1000 + seed)
     last = math.ceil(setting.rounds * setting.tail)
     for number in range(setting.rounds):
         rows = torch.randint(len(data.images), (used,), generator=generator)
-        gradients.clipped_sum(data.images[rows], data.labels[rows], sums, accumulate=False)
+        of_pass, _ = passes.forward(data.images[rows])
+        passes.backward_of(of_pass, softmax_cross_entropy, data.labels[rows])
+        passes.take_clipped_sum(setting.clip, clipped, accumulate=False)
         for weight, total, one, two, kept in zip(weights, sums, first, second, mean, strict=True):
             blurred = total / used + noise * setting.clip * torch.randn(
                 weight.shape, generator=generator
@@ -202,7 +212,9 @@ def step_of(
 
 
 def without_privacy(model: str, data: Held) -> tuple[float, float]:
-    """The same network by plain SGD, the rate falling to zero: 5 passes, or 1,500 steps where that is more."""
+    """The same network by plain SGD, the rate falling to zero: 5 passes, or 1,500 steps where
+    that is more.
+    """
     module = build_model(
         ModelConfig.model_validate({"name": model}), data.images.shape[1:], CLASSES, 0
     ).module

@@ -1,9 +1,10 @@
-"""Noise of releases against torch.randn, one thread, sizes 1e3 to 1e7: one JSON line a size, then a Poisson draw.
+"""Noise of releases against torch.randn, one thread, sizes 1e3 to 1e7: one JSON line a size, then a
+Poisson draw.
 
-`python benchmarks/noise.py`; bars: ratio <= 6 at 100,000 and <= 8 at 1,000,000; exits 1 above them. `secure` is a sum
-with its noise on the grid, `share` the same with the integers of a sum over parties, `normals` the float64 noise alone.
-Seconds are CPU seconds of the one thread that draws, which neighbours on a busy machine disturb little; `wall_ratio` is
-by the clock.
+`python benchmarks/noise.py`; bars: ratio <= 6 at 100,000 and <= 8 at 1,000,000; exits 1 above them.
+`secure` is a sum with its noise on the grid, `share` the same with the integers of a sum over
+parties, `normals` the float64 noise alone. Seconds are CPU seconds of the one thread that draws,
+which neighbours on a busy machine disturb little; `wall_ratio` is by the clock.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import torch
 from arguments import parser_for
 
 from homo_dp.privacy.noise.grid import noised, noised_share
-from homo_dp.privacy.noise.source import BackgroundNormals, secure_noise
+from homo_dp.privacy.noise.source import secure_noise
 from homo_dp.privacy.sampling.samplers import PoissonSampler
 
 BARS = {100_000: 6.0, 1_000_000: 8.0}
@@ -50,7 +51,7 @@ def timings(*works: Callable[[], object], repeats: int, inner: int) -> list[Timi
 
 
 def normals(size: int) -> dict[str, float | str | None]:
-    """One size: a release, a share of one, normals alone, and the CPU seconds of a block that was drawn ahead."""
+    """One size: a release, a share of one, and normals alone."""
     source, total = secure_noise(), torch.zeros(size, dtype=torch.float64)
     secure, share, double, plain = timings(
         lambda: noised(total, 1.0, source),
@@ -60,9 +61,6 @@ def normals(size: int) -> dict[str, float | str | None]:
         repeats=15 if size <= 1_000_000 else 5,
         inner=max(1, 200_000 // size),
     )
-    with BackgroundNormals(source, size) as ahead:
-        for _ in range(5):
-            ahead.take()
     return {
         "benchmark": "noise",
         "size": size,
@@ -73,7 +71,6 @@ def normals(size: int) -> dict[str, float | str | None]:
         "bar": BARS.get(size),
         "share_ratio": share.cpu / plain.cpu,
         "normals_ratio": double.cpu / plain.cpu,
-        "ahead_producer_cpu_seconds": ahead.cpu_seconds / 5,
     }
 
 

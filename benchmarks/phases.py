@@ -1,4 +1,6 @@
-"""Where the seconds of a run go: functions are wrapped, and each second counts for the innermost phase it is in."""
+"""Where the seconds of a run go: functions are wrapped, and each second counts for the innermost
+phase it is in.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ from homo_dp.core.heavy_imports import quick_imports
 
 
 class Phases:
-    """Wall and CPU seconds by phase; the CPU is that of this process with all its threads, not of its children."""
+    """Wall and CPU seconds by phase; the CPU is that of this process with all its threads, not
+    of its children.
+    """
 
     def __init__(self) -> None:
         self.wall: dict[str, float] = defaultdict(float)
@@ -68,19 +72,19 @@ def watch_run(phases: Phases) -> None:
     """Wrap the parts of a training run; imports all of them, which counts as its own phase."""
     phases.enter("imports")
     with quick_imports():
-        import homo_dp.privacy.opacus.engine  # noqa: F401 (imported late by a run)
+        import homo_dp.privacy.engine.engine  # noqa: F401 (imported late by a run)
         import homo_dp.train as train
         from homo_dp.federation.mechanisms.dp_sgd import DpSgd
+        from homo_dp.federation.mechanisms.local_fit import LocalFit
         from homo_dp.privacy.ledger import Ledger
-        from homo_dp.privacy.training.private_training import PrivateTraining
         from homo_dp.runs import outputs, simulation
         from homo_dp.tracking.mlflow.tracker import MlflowTracker
 
     phases.leave()
-    phases.watch("training", PrivateTraining, "run")
+    phases.watch("training", LocalFit, "train_round")
     phases.watch("reading", simulation, "load_federation")
     phases.watch("calibration", DpSgd, "plan")
-    phases.watch("setup", DpSgd, "before_fit")
+    phases.watch("setup", DpSgd, "training")
     phases.watch(
         "ledger", Ledger, "__init__", "charge", "charged", "would_exceed", "extract", "spent"
     )

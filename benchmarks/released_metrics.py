@@ -1,9 +1,10 @@
-"""How good released metrics are: the error of AUC and accuracy of some test rows, and how often their bars hold.
+"""How good released metrics are: the error of AUC and accuracy of some test rows, and how often
+their bars hold.
 
 python benchmarks/released_metrics.py [--rows 1000] [--epsilon 0.5] [--releases 300]
 
-Scores of a fixed made-up model; one release that has this epsilon for itself, again and again with new noise. Errors
-are 95 %: twice the root mean square of (released - exact).
+Scores of a fixed made-up model; one release that has this epsilon for itself, again and again with
+new noise. Errors are 95 %: twice the root mean square of (released - exact).
 """
 
 from __future__ import annotations
@@ -34,10 +35,12 @@ def main() -> None:
     parser.add_argument("--releases", type=int, default=300)
     options = parser.parse_args()
     print(
-        f"{options.rows} test rows, epsilon {options.epsilon:g}, delta {_DELTA:g}, {options.releases} releases"
+        f"{options.rows} test rows, epsilon {options.epsilon:g}, delta {_DELTA:g}, "
+        f"{options.releases} releases"
     )
     print(
-        "positive  noise                        AUC    error  bars hold | accuracy  error  bars hold"
+        "positive  noise                        AUC    error  bars hold | accuracy  error  bars "
+        "hold"
     )
     for positive in (0.5, 0.1):
         for name, parties in (("one table, or shared", 1), ("three parties, each its own", 3)):
@@ -49,7 +52,9 @@ def main() -> None:
 def measured(
     rows: int, positive: float, epsilon: float, releases: int, parties: int
 ) -> tuple[tuple[float, float, float], ...]:
-    """For AUC and accuracy: the exact figure, the error of a released one, and how often its bar holds the exact."""
+    """For AUC and accuracy: the exact figure, the error of a released one, and how often its bar
+    holds the exact.
+    """
     asked, task = ReleasedMetrics("binary", 2), task_for([0, 1])
     generator = torch.Generator().manual_seed(1)
     labels = (torch.arange(rows) < positive * rows).long()

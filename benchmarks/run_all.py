@@ -1,7 +1,9 @@
-"""Runs every benchmark, one after the other, and writes what they found to RESULTS.md: `make bench`, under 12 minutes.
+"""Runs every benchmark, one after the other, and writes what they found to RESULTS.md: `make
+bench`, under 12 minutes.
 
-Each is a process of its own that prints JSON lines; a line belongs to a figure if it has the values that the figure
-names. Exits 1 if a figure is missing or misses its bar. `--only job tables` runs some of them and writes nothing.
+Each is a process of its own that prints JSON lines; a line belongs to a figure if it has the values
+that the figure names. Exits 1 if a figure is missing or misses its bar. `--only job tables` runs
+some of them and writes nothing.
 """
 
 from __future__ import annotations
@@ -213,10 +215,18 @@ FIGURES = (
         {"growing": "parties"},
     ),
     Figure(
-        "Parties: per added party", "milliseconds_per_added_party", "", "ms", {"growing": "parties"}
+        "Parties: per added party",
+        "milliseconds_per_added_party",
+        "",
+        "ms",
+        {"growing": "parties"},
     ),
     Figure(
-        "300 parties x 100 rows x 10 rounds: CPU", "cpu", "<= 6", "s", {"benchmark": "many_parties"}
+        "300 parties x 100 rows x 10 rounds: CPU",
+        "cpu",
+        "<= 6",
+        "s",
+        {"benchmark": "many_parties"},
     ),
     Figure(
         "300 parties x 100 rows x 10 rounds: wall", "wall", "", "s", {"benchmark": "many_parties"}
@@ -340,7 +350,10 @@ def machine() -> list[str]:
     )
     versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in PACKAGES)
     return [
-        f"- processor: {models[0] if models else platform.machine()}, {len(os.sched_getaffinity(0))} cores, one used",
+        (
+            f"- processor: {models[0] if models else platform.machine()}, "
+            f"{len(os.sched_getaffinity(0))} cores, one used"
+        ),
         f"- memory: {memory / 2**20:.1f} GiB; {platform.system()} {platform.release()}",
         f"- Python {platform.python_version()}, {versions}",
         f"- load average when the benchmarks began: {os.getloadavg()[0]:.1f}",
@@ -384,7 +397,10 @@ def _text(path: str) -> str:
 
 
 def report(
-    about: list[str], rows: list[str], took: Mapping[str, float], lines: Sequence[Mapping[str, Any]]
+    about: list[str],
+    rows: list[str],
+    took: Mapping[str, float],
+    lines: Sequence[Mapping[str, Any]],
 ) -> str:
     """The whole of RESULTS.md."""
     durations = [f"- `{script}`: {seconds:.0f} s" for script, seconds in took.items()]
@@ -393,8 +409,14 @@ def report(
         [
             "# Benchmarks",
             "",
-            "Written by `make bench`. Ours and the alternative run in one process, turn by turn, on one thread;",
-            "figures are medians. What each benchmark does stands at the top of its file; [README.md](README.md) has",
+            (
+                "Written by `make bench`. Ours and the alternative run in one process, turn by "
+                "turn, on one thread;"
+            ),
+            (
+                "figures are medians. What each benchmark does stands at the top of its file; "
+                "[README.md](README.md) has"
+            ),
             "the profile of each bar that is hard to meet.",
             "",
             *about,
@@ -419,7 +441,10 @@ def main() -> int:
     parser = parser_for(__doc__)
     names = sorted({script.split(".")[0] for script in SCRIPTS})
     parser.add_argument(
-        "--only", nargs="+", choices=names, help="some benchmarks; RESULTS.md is then left as it is"
+        "--only",
+        nargs="+",
+        choices=names,
+        help="some benchmarks; RESULTS.md is then left as it is",
     )
     given = parser.parse_args()
     chosen = [script for script in SCRIPTS if not given.only or script.split(".")[0] in given.only]

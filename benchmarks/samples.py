@@ -1,4 +1,6 @@
-"""Made-up federations for benchmarks: tables of normal numbers in CSV files, and the config that trains on them."""
+"""Made-up federations for benchmarks: tables of normal numbers in CSV files, and the config that
+trains on them.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,13 @@ def job_config(
     return {
         "data": {"name": "benchmark", "columns": columns, **data},
         "privacy": {"target_epsilon": 4.0, "delta": 1e-5, "ledger": str(folder / "ledger.sqlite")},
-        "train": {"rounds": rounds, "local_epochs": 1, "batch_size": batch, "learning_rate": 0.5},
+        "train": {
+            "auto": False,
+            "rounds": rounds,
+            "local_epochs": 1,
+            "batch_size": batch,
+            "learning_rate": 0.5,
+        },
         "tracking": {"uri": f"sqlite:///{folder / 'mlflow.db'}"},
         "output": {
             "predictFileName": str(folder / "predict.csv"),

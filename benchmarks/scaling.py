@@ -2,8 +2,9 @@
 
     python benchmarks/scaling.py [--seeds 12] [--tables breast_cancer,digits,sensors,credit]
 
-For each table, epsilon 1 and 4: test accuracy with good bounds, with bounds 10 and 100 times too wide (about their
-middle), and with the wide ones and private scaling under the same epsilon in all. Three parties, DP-SGD, defaults.
+For each table, epsilon 1 and 4: test accuracy with good bounds, with bounds 10 and 100 times too
+wide (about their middle), and with the wide ones and private scaling under the same epsilon in all.
+Three parties, DP-SGD, defaults.
 """
 
 from __future__ import annotations

@@ -1,13 +1,15 @@
-"""Secure sums: seconds per party and round for noise, masks and shares, openings and unmasking; bytes against float32.
+"""Secure sums: seconds per party and round for noise, masks and shares, openings and unmasking;
+bytes against float32.
 
-python benchmarks/secure_sums.py [--parties 3 10 30 100] [--numbers 100 10000 100000] [--dropouts 0 0.1] [--wide]
-python benchmarks/secure_sums.py --rounds 60     a masked round of three processes on both transports, beyond compute
-python benchmarks/secure_sums.py --against-randn     a masked, noised sum of 100,000 numbers at each of 10 parties
+python benchmarks/secure_sums.py [--parties 3 10 30 100] [--numbers 100 10000 100000] [--dropouts 0
+0.1] [--wide] python benchmarks/secure_sums.py --rounds 60     a masked round of three processes on
+both transports, beyond compute python benchmarks/secure_sums.py --against-randn     a masked,
+noised sum of 100,000 numbers at each of 10 parties
 
-Milliseconds are of CPU, of the one thread; between processes by the clock. Bars: 1 s a party at 100 parties x 100,000
-numbers; bytes <= 1.1 times float32 above 10,000 numbers, 2.2 with 64 bits (`--wide`); a round between processes
-<= 60 ms beyond compute, on a machine that does nothing else; a masked, noised sum at each of 10 parties <= 6 times
-torch.randn of as many numbers.
+Milliseconds are of CPU, of the one thread; between processes by the clock. Bars: 1 s a party at 100
+parties x 100,000 numbers; bytes <= 1.1 times float32 above 10,000 numbers, 2.2 with 64 bits
+(`--wide`); a round between processes <= 60 ms beyond compute, on a machine that does nothing else;
+a masked, noised sum at each of 10 parties <= 6 times torch.randn of as many numbers.
 """
 
 from __future__ import annotations
@@ -40,8 +42,8 @@ from tests.processes.zygote import Zygote
 from tests.transport.nats_server import NatsServer
 
 _HEADER = (
-    "parties numbers dropouts | noise ms  mask ms  open ms (a party) | unmask ms (aggregator) | bytes/float32, "
-    "with round keys of the meeting"
+    "parties numbers dropouts | noise ms  mask ms  open ms (a party) | unmask ms (aggregator) | "
+    "bytes/float32, with round keys of the meeting"
 )
 
 
@@ -90,7 +92,9 @@ def main() -> None:
 
 
 def _against_randn(parties: int, numbers: int) -> dict[str, object]:
-    """CPU of noise and masks at each party over that of torch.randn, turn by turn; the median of all rounds."""
+    """CPU of noise and masks at each party over that of torch.randn, turn by turn; the median of
+    all rounds.
+    """
     found, _, sides = _met(parties, numbers, 0, 100_000)
     total = torch.zeros(numbers, dtype=torch.float64)
     seconds: dict[str, list[float]] = {"noise": [], "masks": [], "randn": []}
@@ -190,7 +194,9 @@ def _answered(
 
 
 def _between_processes(kind: str, count: int, masked: bool) -> str:
-    """Rounds of three parties by the aggregator's clock; a gradient of 150 rows takes about 1 ms of them."""
+    """Rounds of three parties by the aggregator's clock; a gradient of 150 rows takes about 1 ms
+    of them.
+    """
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
         zygote = stack.enter_context(Zygote())
         server = (
@@ -216,7 +222,10 @@ def _between_processes(kind: str, count: int, masked: bool) -> str:
         os.getloadavg()[0],
     )
     how = "masked" if masked else "in the clear"
-    return f"{kind:10s} {how:13s} median {middle:6.1f} ms, fastest tenth {fastest:6.1f} ms a round; load {load:.1f}"
+    return (
+        f"{kind:10s} {how:13s} median {middle:6.1f} ms, fastest tenth {fastest:6.1f} ms a round; "
+        f"load {load:.1f}"
+    )
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
-"""Accuracy at one epsilon: a pooled table, parties that share noise, and parties with all noise each, over many runs.
+"""Accuracy at one epsilon: a pooled table, parties that share noise, and parties with all noise
+each, over many runs.
 
-A run of one number has the same training and test rows in every line, so differences to the pooled table are taken
-run by run.
+A run of one number has the same training and test rows in every line, so differences to the pooled
+table are taken run by run.
 
 python benchmarks/secure_utility.py [--runs 20] [--parties 3 10] [--data breast_cancer digits]
 """
@@ -34,7 +35,8 @@ def main() -> None:
     given = parser.parse_args()
     logging.disable(logging.WARNING)
     print(
-        f"test accuracy, mean +- spread of {given.runs} runs, epsilon {given.epsilon:g}, {given.rounds} rounds;"
+        f"test accuracy, mean +- spread of {given.runs} runs, epsilon {given.epsilon:g}, "
+        f"{given.rounds} rounds;"
     )
     print("difference to the pooled table, mean +- standard error")
     for data in given.data:
@@ -70,6 +72,7 @@ def _accuracy(data: str, parties: int, colluders: int | None, given: Any, seed: 
             "privacy.secure_aggregation": colluders is not None,
             "privacy.target_epsilon": given.epsilon,
             "privacy.ledger": str(Path(folder) / "ledger.sqlite"),
+            "train.auto": False,
             "train.rounds": given.rounds,
             "train.sample_rate": 0.3,
             "train.seed": seed,

@@ -1,8 +1,10 @@
-"""Solvers of linear models simulated in numpy, on tables that are generated or given: for auto_rules.py, hand_tuned.py.
+"""Solvers of linear models simulated in numpy, on tables that are generated or given: for
+auto_rules.py, hand_tuned.py.
 
-What the solvers of dp_fedsgd do with two classes, with Gaussian noise, without messages, masks and ledgers. Noise goes
-by rows times mu over the root of how often it is added (kappa), so a table of 8,000 rows stands for one of any size.
-tests/benchmarks/test_simulated_solver.py holds it to the product.
+What the solvers of dp_fedsgd do with two classes, with Gaussian noise, without messages, masks and
+ledgers. Noise goes by rows times mu over the root of how often it is added (kappa), so a table of
+8,000 rows stands for one of any size. tests/benchmarks/test_simulated_solver.py holds it to the
+product.
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ Settings = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Table:
-    """Encoded rows with a 1 behind, labels 0 or 1, test rows, and which columns are places of levels.
+    """Encoded rows with a 1 behind, labels 0 or 1, test rows, and which columns are places of
+    levels.
 
     ``shares`` are of the columns before the 1: 1 / L for places of one of L levels, 0 for numbers.
     """
@@ -55,7 +58,9 @@ class Table:
         return len(self.shares)
 
     def with_curves(self) -> Table:
-        """The table as ``data.curves`` has it: squares and roots of numbers (of more than two values) behind them."""
+        """The table as ``data.curves`` has it: squares and roots of numbers (of more than two
+        values) behind them.
+        """
         values = [len(np.unique(self.rows[:, place])) for place in range(self.width)]
         bent = [
             place for place in range(self.width) if not self.levels[place] and values[place] > 2
@@ -71,7 +76,8 @@ class Table:
         return replace(self, rows=wider(self.rows), test=wider(self.test), shares=shares)
 
     def facts(self, kappa: float, rows: int | None = None) -> PublicFacts:
-        """What the rules know, for noise of this kappa (rows times mu over the root of how often it is added).
+        """What the rules know, for noise of this kappa (rows times mu over the root of how often it
+        is added).
 
         ``rows`` is how many rows the table stands for, where these are some of them.
         """
@@ -102,7 +108,9 @@ class Table:
         return np.array([area, np.mean(np.logaddexp(0, scores) - self.test_labels * scores)])
 
     def without_privacy(self) -> Floats:
-        """Scores of the fit that the rules take without privacy: Newton steps, with a penalty of 3 / rows."""
+        """Scores of the fit that the rules take without privacy: Newton steps, with a penalty of
+        3 / rows.
+        """
         count, last = self.rows.shape[0], self.width
         spread = np.where(self.levels, 1.0, self.rows[:, :last].std(0))
         kept = np.append(spread > 1e-6, True)
@@ -195,7 +203,9 @@ def _centred(table: Table, axes: CentredRows) -> tuple[Floats, Floats]:
 def _coordinates(
     table: Table, settings: Settings, mu: float, rng: np.random.Generator
 ) -> tuple[Floats, float, Floats, Floats]:
-    """Rows @ turn are alike in all directions; their scale; columns before that; and weights to start from."""
+    """Rows @ turn are alike in all directions; their scale; columns before that; and weights to
+    start from.
+    """
     rows, count, width = table.rows, len(table.rows), table.rows.shape[1]
     norm, share = settings["train.row_norm"], settings.get("train.column_share", 0.0)
     scaled, odds = np.eye(width), 0.0

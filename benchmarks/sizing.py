@@ -1,10 +1,12 @@
-"""What a round costs an aggregator: bytes and seconds against parties and parameters, for docs/deploy.md.
+"""What a round costs an aggregator: bytes and seconds against parties and parameters, for
+docs/deploy.md.
 
 python benchmarks/sizing.py     (two minutes; CPU seconds, one thread)
 
-Two measurements. One sealed update of d parameters: bytes on the wire, and CPU seconds to seal it at a party and to
-open, check and add it at the aggregator. And whole rounds with N parties, weights there and updates back, over a shared
-folder and over a NATS server on this machine; the parties share one process beside the aggregator's and answer at once.
+Two measurements. One sealed update of d parameters: bytes on the wire, and CPU seconds to seal it
+at a party and to open, check and add it at the aggregator. And whole rounds with N parties, weights
+there and updates back, over a shared folder and over a NATS server on this machine; the parties
+share one process beside the aggregator's and answer at once.
 """
 
 from __future__ import annotations
@@ -39,13 +41,15 @@ def main() -> None:
     """Print both tables."""
     torch.set_num_threads(1)
     print(
-        "| parameters | bytes of an update | seal, CPU ms | open, check, add, CPU ms |\n|---|---|---|---|"
+        "| parameters | bytes of an update | seal, CPU ms | open, check, add, CPU ms "
+        "|\n|---|---|---|---|"
     )
     for size in PARAMETERS:
         held, seal, take = one_update(size)
         print(f"| {size:,} | {held:,} | {1000 * seal:.2f} | {1000 * take:.2f} |", flush=True)
     print(
-        f"\n| parties, {FEW:,} parameters | over | CPU s of the aggregator a round | seconds a round |"
+        f"\n| parties, {FEW:,} parameters | over | CPU s of the aggregator a round | seconds a "
+        "round |"
     )
     print("|---|---|---|---|")
     for way, counts in PARTIES.items():
@@ -74,7 +78,9 @@ def one_update(size: int) -> tuple[int, float, float]:
 
 
 def one_round(way: str, count: int) -> tuple[float, float]:
-    """CPU seconds of the aggregator, and seconds, of one round with `count` parties that answer at once."""
+    """CPU seconds of the aggregator, and seconds, of one round with `count` parties that answer
+    at once.
+    """
     names = [f"party_{number}" for number in range(count)]
     parties, aggregator = _sealers(names)
     tensor, total = torch.randn(FEW), torch.zeros(FEW, dtype=torch.float64)

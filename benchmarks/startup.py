@@ -1,8 +1,10 @@
-"""What a command costs before it works: CPU seconds and heavy imports of `--help`, and of scoring a small table.
+"""What a command costs before it works: CPU seconds and heavy imports of `--help`, and of scoring a
+small table.
 
-`python benchmarks/startup.py`; one JSON line a command. Bars, exits 1 above them: `python -m homo_dp.train --help`
-takes less than 1 s of CPU beyond Python with pydantic imported, and imports nothing heavy; scoring imports no mlflow.
-`beyond` is a median of differences: each command takes turns with `python -c "import pydantic"`.
+`python benchmarks/startup.py`; one JSON line a command. Bars, exits 1 above them: `python -m
+homo_dp.train --help` takes less than 1 s of CPU beyond Python with pydantic imported, and imports
+nothing heavy; scoring imports no mlflow. `beyond` is a median of differences: each command takes
+turns with `python -c "import pydantic"`.
 """
 
 from __future__ import annotations
@@ -95,9 +97,8 @@ def scoring(folder: Path) -> list[str]:
         "modelFileName": "model.safetensors",
     }
     outputs = ",".join(f"{name}={folder / file}" for name, file in names.items())
-    settings = (
-        f"train.rounds=1,tracking.enabled=false,privacy.ledger={folder / 'ledger.sqlite'},{outputs}"
-    )
+    settings = "train.auto=false,train.rounds=1,tracking.enabled=false"
+    settings += f",privacy.ledger={folder / 'ledger.sqlite'},{outputs}"
     subprocess.run(
         [sys.executable, "-m", "homo_dp.train", "--quiet", "--params", settings], check=True
     )

@@ -1,22 +1,23 @@
-"""A private step against a plain torch step and stock Opacus: `python benchmarks/steps.py --model lr|mlp|cnn|...`.
+"""A private step against a plain torch step and stock Opacus: `python benchmarks/steps.py --model
+lr|mlp|cnn|...`.
 
-Prints one JSON line. All contenders run in one process on one thread (`wide`: two), turn by turn, and each draws and
-gathers its own batches: plain torch by `torch.randint` and index-select, Opacus by its DPDataLoader, ours by secure
-Poisson sampling.
-Times are medians over the repeats; ratios are medians of the ratios within a repeat. `ratio_plain` is by the clock;
-`ratio_plain_cpu` compares the CPU seconds of the training thread, which neighbours on a busy machine disturb less, and
-`noise_cpu_ratio` is what the thread that draws noise ahead costs, in units of a plain step. Ours is `private_training`;
-`..._loop` is the loop that Opacus' users write, with our engine: autograd of the loss is theirs, as in plain torch.
+Prints one JSON line. All contenders run in one process on one thread (`wide`: two), turn by turn,
+and each draws and gathers its own batches: plain torch by `torch.randint` and index-select, Opacus
+by its DPDataLoader, ours by secure Poisson sampling. Times are medians over the repeats; ratios are
+medians of the ratios within a repeat. `ratio_plain` is by the clock; `ratio_plain_cpu` compares the
+CPU seconds of the training thread, which neighbours on a busy machine disturb less, and
+`noise_cpu_ratio` is what the thread that draws noise ahead costs, in units of a plain step. Ours is the
+loop of a party, with the criterion that the engine returned; `..._loop` is the loop that Opacus'
+users write, with our engine: autograd of the loss is theirs, as in plain torch.
 
-A size of batch that comes for the first time is tried out (batch_invariance.py), once in a process for all parties with
-this model. That is done before the clock starts: `first_sizes` says how many, `first_size_ratio` what one costs in
-units of a plain step.
+A size of batch that comes for the first time is tried out (batch_invariance.py), once in a process
+for all parties with this model. That is done before the clock starts: `first_sizes` says how many,
+`first_size_ratio` what one costs in units of a plain step.
 """
 
 from __future__ import annotations
 
 import argparse
-import functools
 import json
 import os
 import statistics
@@ -38,10 +39,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from homo_dp.privacy.engine.engine import PrivacyEngine
 from homo_dp.privacy.gradients.losses import Loss, binary_logistic, softmax_cross_entropy
-from homo_dp.privacy.opacus.engine import PrivacyEngine
-from homo_dp.privacy.sampling.samplers import PoissonSampler
-from homo_dp.privacy.training.private_training import PrivateTraining
 
 ROWS, BATCH = 10_000, 256
 NOISE_MULTIPLIER, CLIP_NORM, LEARNING_RATE = 1.0, 1.0, 0.05
@@ -49,7 +48,9 @@ NOISE_MULTIPLIER, CLIP_NORM, LEARNING_RATE = 1.0, 1.0, 0.05
 
 @dataclass(frozen=True)
 class Task:
-    """A model, its data shape, its losses (ours, torch) and the steps of a repeat (quick, slow contenders)."""
+    """A model, its data shape, its losses (ours, torch) and the steps of a repeat (quick, slow
+    contenders).
+    """
 
     build: Callable[[], nn.Module]
     shape: tuple[int, ...]
@@ -144,25 +145,48 @@ def plain_steps(task: Task, features: Tensor, labels: Tensor) -> Callable[[int],
     return run
 
 
-def our_training(task: Task, features: Tensor, labels: Tensor) -> PrivateTraining:
-    """Private SGD with secure mode on."""
-    module = task.build()
-    return PrivateTraining(
-        module,
-        torch.optim.SGD(module.parameters(), lr=LEARNING_RATE),
-        task.loss,
-        features,
-        labels,
-        sampler=PoissonSampler(ROWS, BATCH / ROWS),
-        noise_multiplier=NOISE_MULTIPLIER,
-        max_grad_norm=CLIP_NORM,
-    )
+class OurLoop:
+    """The loop of a party: what ``make_private`` returns, with secure mode on."""
+
+    def __init__(self, task: Task, features: Tensor, labels: Tensor) -> None:
+        module = task.build()
+        self.engine = PrivacyEngine()
+        self.module, self.optimizer, self.criterion, self.loader = self.engine.make_private(
+            module=module,
+            optimizer=torch.optim.SGD(module.parameters(), lr=LEARNING_RATE),
+            criterion=task.loss,
+            data_loader=DataLoader(TensorDataset(features, labels)),
+            noise_multiplier=NOISE_MULTIPLIER,
+            max_grad_norm=CLIP_NORM,
+            sample_rate=BATCH / ROWS,
+            expected_batch_size=float(BATCH),
+            steps=1,
+        )
+
+    def run(self, steps: int) -> None:
+        """So many steps."""
+        self.loader.batch_sampler.steps = steps
+        for features, labels in self.loader:
+            self.optimizer.zero_grad()
+            self.criterion(self.module(features), labels).backward()
+            self.optimizer.step()
+
+    def try_sizes(self) -> tuple[int, float]:
+        """Find out block sizes for every size of batch that is likely to come; how many there are,
+        and the CPU seconds of all.
+        """
+        started = time.thread_time()
+        sizes = range(BATCH - 5 * 16, BATCH + 5 * 16 + 1)  # within five standard deviations
+        found = {self.loader.sizes.of(size)[1] for size in sizes}
+        return len(found), time.thread_time() - started
 
 
 def opacus_steps(
     task: Task, features: Tensor, labels: Tensor, mode: str, engine: opacus.PrivacyEngine
 ) -> Callable[[int], None]:
-    """A training loop as Opacus' users write it, with its engine (which has no secure mode to turn on) or with ours."""
+    """A training loop as Opacus' users write it, with its engine (which has no secure mode to
+    turn on) or with ours.
+    """
     module, criterion = task.build(), task.criterion()
     made: Any = engine.make_private(
         module=module,
@@ -170,10 +194,10 @@ def opacus_steps(
         data_loader=DataLoader(
             TensorDataset(features, _labels_for(mode, labels)), batch_size=BATCH
         ),
-        criterion=criterion,
         noise_multiplier=NOISE_MULTIPLIER,
         max_grad_norm=CLIP_NORM,
         grad_sample_mode=mode,
+        **({"criterion": criterion} if mode == "ghost" else {}),
     )
     private, optimizer, loader = made[0], made[1], made[-1]
     loss = made[2] if mode == "ghost" else criterion
@@ -197,7 +221,7 @@ def measure(model: str, repeats: int) -> dict[str, Any]:
     """Run all contenders turn by turn and compare them."""
     task = TASKS[model]
     features, labels = task.data()
-    training = our_training(task, features, labels)
+    training = OurLoop(task, features, labels)
     contenders: dict[str, tuple[Callable[[int], None], int]] = {
         "plain": (plain_steps(task, features, labels), task.steps[0]),
         "ours": (training.run, task.steps[0]),
@@ -221,11 +245,10 @@ def measure(model: str, repeats: int) -> dict[str, Any]:
         }
     )
     contenders |= others
-    tried, trials = _try_sizes(training)
+    tried, trials = training.try_sizes()
     for run, steps in contenders.values():
         run(max(3, steps // 4))
-    training.noise_cpu_seconds = 0.0
-    done = training.steps_done
+    drawn = training.optimizer.noise_cpu_seconds
     wall: dict[str, list[float]] = {name: [] for name in contenders}
     cpu: dict[str, list[float]] = {name: [] for name in contenders}
     for _ in range(repeats):
@@ -234,32 +257,17 @@ def measure(model: str, repeats: int) -> dict[str, Any]:
             run(steps)
             cpu[name].append((time.thread_time() - busy) / steps)
             wall[name].append((time.perf_counter() - started) / steps)
-    noise = training.noise_cpu_seconds / (training.steps_done - done)
+    noise = (training.optimizer.noise_cpu_seconds - drawn) / (repeats * task.steps[0])
     first = {
         "first_sizes": tried,
-        "first_size_ratio": round(
-            (trials / tried - statistics.median(cpu["ours"])) / statistics.median(cpu["plain"]), 3
-        ),
+        "first_size_ratio": round(trials / tried / statistics.median(cpu["plain"]), 3),
     }
     return _report(model, training, wall, cpu, noise) | first
 
 
-def _try_sizes(training: PrivateTraining) -> tuple[int, float]:
-    """Take a step with every size of batch that is likely to come; how many, and the CPU seconds of all."""
-    draw, started = training._draw, time.thread_time()
-    sizes = range(
-        BATCH - 5 * 16, BATCH + 5 * 16 + 1, training._multiple
-    )  # within five standard deviations
-    for size in sizes:
-        training._draw = functools.partial(torch.arange, size)  # type: ignore[method-assign]
-        training.run(1)
-    training._draw = draw  # type: ignore[method-assign]
-    return len(sizes), time.thread_time() - started
-
-
 def _report(
     model: str,
-    training: PrivateTraining,
+    training: OurLoop,
     seconds: dict[str, list[float]],
     cpu: dict[str, list[float]],
     noise: float,
@@ -267,8 +275,8 @@ def _report(
     result: dict[str, Any] = {
         "benchmark": "steps",
         "model": model,
-        "grad_sample_mode": training.grad_sample_mode,
-        "secure_mode": training.noise.private,
+        "grad_sample_mode": training.engine.grad_sample_mode,
+        "secure_mode": training.engine.noise.private,
         "repeats": len(seconds["ours"]),
         "ratio_plain": _ratio(seconds["ours"], seconds["plain"]),
         "noise_cpu_ratio": round(noise / statistics.median(cpu["plain"]), 3),
@@ -293,13 +301,15 @@ def _report(
 
 
 def peak(model: str, contender: str) -> int:
-    """Highest resident memory in KiB of this process after the steps of one contender; imports are the same for all."""
+    """Highest resident memory in KiB of this process after the steps of one contender; imports
+    are the same for all.
+    """
     task = TASKS[model]
     features, labels = task.data()
     run = (
         plain_steps(task, features, labels)
         if contender == "plain"
-        else our_training(task, features, labels).run
+        else OurLoop(task, features, labels).run
     )
     run(task.steps[0])
     status = Path("/proc/self/status").read_text()

@@ -1,15 +1,17 @@
 """From a file to tensors and back: CSV, Parquet, and the file of predictions, one thread.
 
-From a CSV file to tensors, 30,000 rows x 100 columns, against `pandas.read_csv(engine="pyarrow")`, one thread.
+From a CSV file to tensors, 30,000 rows x 100 columns, against `pandas.read_csv(engine="pyarrow")`,
+one thread.
 
-`python benchmarks/tables.py`; bar: `ratio` <= 1.5; exits 1 above a bar. Ours is everything that a run does with a file:
-the cells as text (predictions repeat them), and features and labels checked, clipped and scaled as one float32 tensor
-each. pandas gives a frame of numbers; `ratio_to_tensor` is against pandas followed by `torch.from_numpy` of its values
-as float32. Each ratio is a median over repeats in which all take turns; `cpu_ratio` is by CPU seconds.
+`python benchmarks/tables.py`; bar: `ratio` <= 1.5; exits 1 above a bar. Ours is everything that a
+run does with a file: the cells as text (predictions repeat them), and features and labels checked,
+clipped and scaled as one float32 tensor each. pandas gives a frame of numbers; `ratio_to_tensor` is
+against pandas followed by `torch.from_numpy` of its values as float32. Each ratio is a median over
+repeats in which all take turns; `cpu_ratio` is by CPU seconds.
 
-Parquet, 3,000,000 rows x 9 columns, is against `pandas.read_parquet` and the same float32 tensors; bar 1.2. Predictions
-are 3,000,000 rows of those columns with a score each, written by two threads; bar 1 s, `pandas` is `DataFrame.to_csv`
-of the same rows.
+Parquet, 3,000,000 rows x 9 columns, is against `pandas.read_parquet` and the same float32 tensors;
+bar 1.2. Predictions are 3,000,000 rows of those columns with a score each, written by two threads;
+bar 1 s, `pandas` is `DataFrame.to_csv` of the same rows.
 """
 
 from __future__ import annotations

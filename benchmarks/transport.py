@@ -1,10 +1,11 @@
 """What it costs to be several processes: rounds per second, bytes, a 100 MB model, and waiting.
 
-`python benchmarks/transport.py` prints JSON lines and exits 1 above a bar. The bars are for a machine that does nothing
-else; `load` says what it did.
+`python benchmarks/transport.py` prints JSON lines and exits 1 above a bar. The bars are for a
+machine that does nothing else; `load` says what it did.
 
-- `rounds`: a trivial logistic-regression job of three parties in memory, through a folder and through a NATS server on
-  loopback; `beyond_compute_ms` is the median round without one party's training (bars: 60 ms directory, 40 ms NATS);
+- `rounds`: a trivial logistic-regression job of three parties in memory, through a folder and
+  through a NATS server on loopback; `beyond_compute_ms` is the median round without one party's
+  training (bars: 60 ms directory, 40 ms NATS);
 - `large`: a 100 MB model from one process to another (bar: peak memory under 4x its size at both);
 - `idle`: CPU of an aggregator and a party that wait (bar: 1 % of a core each).
 """
@@ -122,7 +123,7 @@ def in_memory(folder: Path, count: int) -> tuple[list[float], list[float]]:
                 },
                 "columns_from": "breast_cancer",
             },
-            "train": {"rounds": count, "local_steps": 2, "batch_size": 50},
+            "train": {"auto": False, "rounds": count, "local_steps": 2, "batch_size": 50},
             "privacy": {"ledger": str(folder / "ledger.sqlite")},
         }
     )
@@ -204,7 +205,9 @@ def start_pass(role: str, path: Path, name: str) -> subprocess.Popen[bytes]:
 
 
 def pass_large(role: str, path: str, name: str) -> int:
-    """One side of the large model: seconds, and peak memory over what the imports took, in model sizes."""
+    """One side of the large model: seconds, and peak memory over what the imports took, in model
+    sizes.
+    """
     config = config_from(json.loads(Path(path).read_text()))
     sealer = aggregator_sealer(config, KINDS) if role == "send" else party_sealer(config)
     transport: Transport = open_transport(config, sealer, Path(path).parent)

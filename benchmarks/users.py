@@ -1,9 +1,11 @@
-"""Users trained together against one user at a time, and a hundred thousand users: one JSON line each, one thread.
+"""Users trained together against one user at a time, and a hundred thousand users: one JSON line
+each, one thread.
 
-`python benchmarks/users.py`; bars: together at least 10x faster; 100,000 users in a process of their own within 1 GiB
-beside their rows, Python and torch included. Exits 1 below them. A round is all of it: draw the cohort, train, clip and
-noise, move the weights and the clip norm; `with_ledger` also charges it to a ledger on disk. The ratio is of CPU
-seconds, which neighbours on a busy machine disturb little; rounds per second are by the clock.
+`python benchmarks/users.py`; bars: together at least 10x faster; 100,000 users in a process of
+their own within 1 GiB beside their rows, Python and torch included. Exits 1 below them. A round is
+all of it: draw the cohort, train, clip and noise, move the weights and the clip norm; `with_ledger`
+also charges it to a ledger on disk. The ratio is of CPU seconds, which neighbours on a busy machine
+disturb little; rounds per second are by the clock.
 """
 
 from __future__ import annotations
@@ -58,7 +60,9 @@ def job(users: int, cohort: int, rounds: int, clipping: str) -> Config:
 
 
 def made_users(users: int) -> Users:
-    """Rows of one linear rule, made in pieces so that making them takes no more memory than they do."""
+    """Rows of one linear rule, made in pieces so that making them takes no more memory than they
+    do.
+    """
     seeded = torch.Generator().manual_seed(0)
     features = torch.empty(users * ROWS, FEATURES)
     labels = torch.empty(users * ROWS, dtype=torch.int64)

@@ -1,11 +1,13 @@
-"""Accuracy at a true epsilon on real tables, all by ``train.auto``: mean and spread over runs, with the bars to reach.
+"""Accuracy at a true epsilon on real tables, all by ``train.auto``: mean and spread over runs, with
+the bars to reach.
 
-python benchmarks/utility.py [--data FOLDER] [--runs 5] [--only heart adult digits images ...] [--epsilon 1]
+python benchmarks/utility.py [--data FOLDER] [--runs 5] [--only heart adult digits images ...]
+[--epsilon 1]
 
-FOLDER holds heart_disease/, adult/ and primihub/, or images/ (docs/results.md); without it only scikit-learn's tables
-run. Every run is the real one: secure mode, public bounds, noise solved by PLD; no run looks at test rows
-(docs/results.md says what of the rules was settled with an eye on these tables). Seeds move initial weights and the
-split only.
+FOLDER holds heart_disease/, adult/ and primihub/, or images/ (docs/results.md); without it only
+scikit-learn's tables run. Every run is the real one: secure mode, public bounds, noise solved by
+PLD; no run looks at test rows (docs/results.md says what of the rules was settled with an eye on
+these tables). Seeds move initial weights and the split only.
 """
 
 from __future__ import annotations
@@ -31,13 +33,16 @@ from homo_dp.runs.simulation import Simulation
 BINS = 10  # of the calibration curve
 
 
-# By default one party is taken to tell the aggregator its noise, so that of N parties N - 1 must make all of it.
+# By default one party is taken to tell the aggregator its noise, so that of N parties N - 1 must
+# make all of it.
 NO_COLLUDER = {"privacy.tolerated_colluders": 0}
 
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the table: a task, an epsilon (None: no privacy), masks or not, and the bar (accuracy, AUC)."""
+    """One line of the table: a task, an epsilon (None: no privacy), masks or not, and the bar
+    (accuracy, AUC).
+    """
 
     task: str
     epsilon: float | None
@@ -104,7 +109,9 @@ def adult(folder: Path, parties: int = 4) -> dict[str, Any]:
 
 
 def _adult_levels(path: Path) -> dict[str, list[str]]:
-    """The levels of the codebook, taken from the file's columns, since the codebook is not in the folder."""
+    """The levels of the codebook, taken from the file's columns, since the codebook is not in
+    the folder.
+    """
     import pandas as pd
 
     frame = pd.read_csv(path, keep_default_na=False, dtype=str)
@@ -148,7 +155,9 @@ def breast_cancer(parties: int = 3) -> dict[str, Any]:
 
 
 def images(folder: Path) -> dict[str, Any]:
-    """IDX files in the layout of MNIST: three silos at random, and the test images that come with them."""
+    """IDX files in the layout of MNIST: three silos at random, and the test images that come
+    with them.
+    """
     kind = "images-idx3-ubyte"
     paths = [
         next((folder / "images").glob(f"{part}-{kind}*"), folder / f"{part}-{kind}")
@@ -163,7 +172,8 @@ def images(folder: Path) -> dict[str, Any]:
     }
 
 
-# Settings around those that the rules choose for 60,000 images, 3 silos and epsilon 3: rounds, rate and clip norm.
+# Settings around those that the rules choose for 60,000 images, 3 silos and epsilon 3: rounds, rate
+# and clip norm.
 IMAGES_BY_HAND = ((61, 2.5, 0.5), (61, 1.5, 0.8), (96, 1.5, 0.5), (32, 2.0, 0.5))
 
 
@@ -191,7 +201,8 @@ def rows_of(folder: Path | None) -> Iterator[Row]:
         yield from image_rows(folder)
     if folder is not None and (folder / "heart_disease").is_dir():
         keys = heart(folder)
-        # What is measured counts hospitals the same; without privacy nothing speaks against training on that.
+        # What is measured counts hospitals the same; without privacy nothing speaks against
+        # training on that.
         yield Row(
             "heart",
             None,
@@ -241,7 +252,8 @@ def main() -> None:
         key: yaml.safe_load(text) for key, text in (pair.split("=", 1) for pair in given.params)
     }
     print(
-        "| task | parties | epsilon | masks | accuracy | AUC | log loss | calibration error | bar | rounds | CPU s |"
+        "| task | parties | epsilon | masks | accuracy | AUC | log loss | calibration error | bar "
+        "| rounds | CPU s |"
     )
     print("|---|---|---|---|---|---|---|---|---|---|---|")
     for row in rows_of(given.data):
@@ -289,7 +301,9 @@ def _run(row: Row, seed: int, over: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _scores(run: Simulation, by_party: bool) -> dict[str, float]:
-    """Accuracy (a mean over parties where the task says so), AUC and log loss on all test rows, calibration error."""
+    """Accuracy (a mean over parties where the task says so), AUC and log loss on all test rows,
+    calibration error.
+    """
     task = run.model.task
     parts = [
         (outputs_of(run.model.module, table.features), table.labels.long())
@@ -316,12 +330,17 @@ def _scores(run: Simulation, by_party: bool) -> dict[str, float]:
 
 
 def _calibration(task: Any, outputs: torch.Tensor, labels: torch.Tensor) -> float:
-    """Mean distance of confidence to accuracy over ten bins of equal size: 0 is a model that knows what it knows."""
+    """Mean distance of confidence to accuracy over ten bins of equal size: 0 is a model that
+    knows what it knows.
+    """
     found = task.probabilities(outputs)
     if found.dim() == 1:
         chance, right = found.double().numpy(), labels.double().numpy()
     else:
-        chance, right = found.amax(1).double().numpy(), (found.argmax(1) == labels).double().numpy()
+        chance, right = (
+            found.amax(1).double().numpy(),
+            (found.argmax(1) == labels).double().numpy(),
+        )
     order = np.argsort(chance)
     parts = np.array_split(order, BINS)
     return float(
@@ -332,7 +351,10 @@ def _calibration(task: Any, outputs: torch.Tensor, labels: torch.Tensor) -> floa
 def _line(row: Row, found: list[dict[str, float]]) -> str:
     def both(name: str) -> str:
         values = [each[name] for each in found]
-        return f"{statistics.mean(values):.4f} +- {statistics.stdev(values) if len(values) > 1 else 0.0:.4f}"
+        return (
+            f"{statistics.mean(values):.4f} +- "
+            f"{statistics.stdev(values) if len(values) > 1 else 0.0:.4f}"
+        )
 
     epsilon = "none" if row.epsilon is None else f"{row.epsilon:g}"
     bar = " / ".join(f"{value:g}" for value in row.bar) or "-"

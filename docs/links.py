@@ -1,4 +1,5 @@
-"""Links out of docs/ (../homo_dp/..., ../README.md) are for readers of the repository: check them, then leave the text.
+"""Links out of docs/ (../homo_dp/..., ../README.md) are for readers of the repository: check them,
+then leave the text.
 
 mkdocs knows pages of docs/ only and would call every such link broken.
 """
@@ -13,7 +14,9 @@ _LINK = re.compile(r"(?<!!)\[([^\]]+)\]\(((?:\.\./)+[^)#\s]+)(#[^)\s]*)?\)")
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
-    """Replace links to files of the repository by their text; a file that is not there is a warning, so an error."""
+    """Replace links to files of the repository by their text; a file that is not there is a
+    warning, so an error.
+    """
     docs = Path(config["docs_dir"]).resolve()
     here = Path(page.file.abs_src_path).resolve().parent
 
