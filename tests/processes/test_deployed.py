@@ -2,6 +2,7 @@
 port and fewer rounds.
 """
 
+import json
 import os
 import shutil
 import signal
@@ -129,6 +130,15 @@ class Sites:
         self.server.kill()
 
 
+def unexpected_warnings(log: Path) -> list[str]:
+    """Warnings of a party's log, but for the one that depends on the noise: after two rounds the
+    model may be no better than a constant.
+    """
+    events = [json.loads(line) for line in log.read_text().splitlines()]
+    warnings = [event["event"] for event in events if event["level"] == "WARNING"]
+    return [text for text in warnings if not text.startswith("the model is not better than")]
+
+
 @pytest.fixture
 def sites(tmp_path: Path) -> Iterator[Sites]:
     made = Sites(tmp_path)
@@ -156,4 +166,4 @@ def test_three_hospitals_approve_a_study_and_train(sites: Sites) -> None:
         own = sites.folder / name / "lib" / name
         assert [row.round for row in ledger_rows(own / "ledger" / "ledger.sqlite")] == [1, 2]
         assert (own / "out" / RUN / "indicator.json").exists()
-        assert "WARNING" not in sites.log(name).read_text()
+        assert unexpected_warnings(sites.log(name)) == []
