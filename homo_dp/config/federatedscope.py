@@ -426,7 +426,14 @@ def _drawn(given: _Given) -> int | None:
     parties = given.parties
     if _is_number(rate) and 0 < rate <= 1:
         if parties is not None:
-            return max(1, int(rate * parties))
+            drawn = max(1, int(rate * parties))
+            if _is_count(number) and number != drawn:
+                given.note(
+                    f"federate.sample_client_num={number}: federate.sample_client_rate={rate} comes "
+                    f"before it, as in FederatedScope, so {drawn} of {parties} parties take part; "
+                    "for the number set federate.sample_client_rate=-1"
+                )
+            return drawn
         if rate < 1:
             given.note(
                 f"federate.sample_client_rate={rate}: needs the number of parties, which only the "

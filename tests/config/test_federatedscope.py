@@ -288,6 +288,21 @@ def test_an_override_is_put_over_the_file_before_either_is_read(
     assert found.config.nbafl.parties_per_round == drawn
 
 
+def test_a_number_that_the_rate_of_the_file_replaces_gets_a_note(tmp_path: Path) -> None:
+    federate = {"client_num": 10, "sample_client_rate": 0.5}
+    (note,) = (
+        note
+        for note in toy(tmp_path, {"federate.sample_client_num": 8}, federate=federate).notes
+        if "sample_client_num" in note
+    )
+    assert "sample_client_rate=0.5 comes before it" in note
+    assert "5 of 10 parties take part; for the number set federate.sample_client_rate=-1" in note
+    more = {"federate.sample_client_num": 8, "federate.sample_client_rate": -1}
+    found = toy(tmp_path, more, federate=federate)
+    assert found.config.nbafl.parties_per_round == 8
+    assert not any("sample_client" in note for note in found.notes)
+
+
 @pytest.mark.parametrize(
     ("sections", "overrides", "ours"),
     [
