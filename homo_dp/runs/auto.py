@@ -30,6 +30,9 @@ from homo_dp.runs.auto_rules import Choice, Given, PublicFacts, choose, takes_cu
 NUMBERS_OF_SGD = ("learning_rate", "batch_size", "sample_rate", "local_steps", "local_epochs")
 # of steps that parties take without privacy
 LOCAL_KNOBS = ("optimizer", "momentum", "grad_clip", "proximal_mu")
+# The learning rate of Adam times rounds, with the least test loss among 0.8 and 4 (logistic
+# regression, 80 rounds) and 0.3, 1.5 and 3 (MLP, 30 rounds) on breast_cancer at epsilon 1 and 4.
+PATH_OF_ADAM = 3.5
 LINEAR_SOLVERS = ("gradient", "second_moment")
 # What a run may need to be told of its training: shown where the user gave it.
 SHOWN = (
@@ -320,13 +323,25 @@ def _left_open(config: Config, choice: Choice) -> dict[str, Any]:
         # of so many rounds, after such a question, were they meant to be
         "train.calibration_rounds": {"rounds", "column_share"},
     }
+    settings = {"train.solver": "sgd", **choice.settings}
     if "train.solver" not in choice.settings:  # of sgd, a given rate is the whole step
         instead["train.server_optimizer"] = {"learning_rate"}
+    if config.train.optimizer == "adam":
+        # Adam's steps are as long as its rate, however short gradients and clip norm are
+        settings["train.learning_rate"] = PATH_OF_ADAM / _rounds_to_run(config, choice)
+    if config.train.optimizer == "adam" or config.train.momentum:
+        # with momentum at the aggregator too, steps would be ten times as long
+        settings.pop("train.server_optimizer", None)
     return {
         key: value
-        for key, value in {"train.solver": "sgd", **choice.settings}.items()
+        for key, value in settings.items()
         if get(tree, key) in (None, "auto") and not given & instead.get(key, set())
     }
+
+
+def _rounds_to_run(config: Config, choice: Choice) -> int:
+    given = _figures(config).rounds
+    return given or int(choice.settings["train.rounds"])
 
 
 def _filled(
