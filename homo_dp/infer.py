@@ -298,7 +298,7 @@ def _held_out(config: Config, path: str | None, record: Mapping[str, Any]) -> Co
     """The configuration of the rows that the training held out, where no table is named."""
     if path is not None or config.data.test_file is not None:
         return None
-    from homo_dp.data.recorded_split import recorded_config
+    from homo_dp.data.recorded_split import check_same_split, recorded_config
 
     held_out = recorded_config(record, config.output.modelFileName)
     if config.data.files:
@@ -306,6 +306,7 @@ def _held_out(config: Config, path: str | None, record: Mapping[str, Any]) -> Co
             f"{config.output.modelFileName}: was trained on {held_out.data.embedded}, and the "
             "config names data.files; give the table to score with --data"
         )
+    check_same_split(config, held_out, config.output.modelFileName)
     return held_out
 
 

@@ -143,6 +143,9 @@ def test_without_a_table_the_rows_that_the_training_held_out_are_scored(
     indicators = [json.loads(Path(name).read_text()) for name in ("t.json", "i.json")]
     assert indicators[0]["test_acc"] == indicators[1]["test_acc"]
     assert "names data.files" in Shell(monkeypatch, capsys).infer("--params", "data.files=a").err
+    another = Shell(monkeypatch, capsys).infer("--params", "data.partition.parties=9")
+    assert another.code == 2
+    assert "data.partition: differs from the split that m records" in another.err
 
 
 def test_the_model_file_records_the_split_and_no_path(shell: Shell) -> None:

@@ -263,6 +263,18 @@ def test_a_continued_model_says_that_epsilons_add(shell: Shell) -> None:
     }
 
 
+def test_a_model_is_not_continued_with_another_split_of_the_same_rows(shell: Shell) -> None:
+    """The rows of its training would be among the test rows."""
+    shell.train("train.rounds=1", "data.partition.parties=2")
+    continued = ["train.rounds=1", "train.init_from=out/model.safetensors", "modelFileName=second"]
+    refused = shell.train(*continued)
+    assert refused.code == 2
+    recorded = 'data.partition={"alpha": 0.5, "kind": "iid", "parties": 2}'
+    assert f"another split of breast_cancer ({recorded})" in refused.error_lines[-1]
+    assert not Path("second").exists()
+    assert shell.train(*continued, "data.partition.parties=2").code == 0
+
+
 def test_a_model_without_privacy_is_not_made_private_by_continuing_it(shell: Shell) -> None:
     shell.train("train.rounds=1", "privacy.mechanism=none")
     before = Path("out/indicator.json").read_bytes()

@@ -29,9 +29,25 @@ class Earlier:
 
 
 def earlier_model(
-    config: Config, architecture: Architecture, encoding: Mapping[str, Any], *, private: bool
+    config: Config,
+    architecture: Architecture,
+    encoding: Mapping[str, Any],
+    *,
+    private: bool,
+    same_split: bool = False,
 ) -> Earlier | None:
     """The model of ``train.init_from``, if one is given and fits this run.
+
+    Args:
+        config: the run that starts from the model.
+        architecture: that of the run.
+        encoding: the columns of the run.
+        private: whether the run gives a guarantee.
+        same_split: refuse a model whose training held out other rows of the same data; for runs
+            that split the rows themselves.
+
+    Returns:
+        The weights and what they cost already; None without ``train.init_from``.
 
     Guarantees:
         - a private run never starts from a model that was trained without privacy on the same data
@@ -66,6 +82,10 @@ def earlier_model(
             "another model, or write privacy.not_private: true to have the result marked NOT "
             "PRIVATE"
         )
+    if same_split:
+        from homo_dp.data.recorded_split import check_continued_split
+
+        check_continued_split(config, saved.card.split, path)
     return Earlier(
         {name: tensor.clone() for name, tensor in saved.module.state_dict().items()}, ancestors
     )

@@ -171,7 +171,7 @@ class Simulation:
         )
         encoding = self.federation.encoding.to_json()
         self.earlier = earlier_model(
-            config, self.model.architecture, encoding, private=self.private
+            config, self.model.architecture, encoding, private=self.private, same_split=True
         )
         self.ledger = Ledger(config.privacy.ledger) if self.mechanism.private else None
         self.sums = simulated_sums(self.run_id, list(self.federation.parties), self.mechanism)
