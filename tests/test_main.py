@@ -13,6 +13,7 @@ import pytest
 from homo_dp import doctor, main
 from homo_dp.console.completion import SHELLS
 from homo_dp.core import command_name
+from homo_dp.core.errors import ConfigError
 from tests.commands import TABLE
 
 
@@ -184,7 +185,7 @@ def test_a_module_with_a_command_of_its_own_is_a_command_too(
     assert not Path("b.yaml").exists()
     capsys.readouterr()
     assert main.main(["describe"]) == 2
-    assert "no config.yaml here names tables" in capsys.readouterr().err
+    assert "no config.yaml is here; give the tables" in capsys.readouterr().err
     Path("config.yaml").write_text("data: {files: {north: a.csv}, columns: {x: {bounds: [0, 9]}}}")
     assert main.main(["describe"]) == 0
     shown = capsys.readouterr()
@@ -193,3 +194,40 @@ def test_a_module_with_a_command_of_its_own_is_a_command_too(
     with pytest.raises(SystemExit) as left:
         main.main(["data"])
     assert left.value.code == 2
+
+
+def test_describe_takes_the_tables_of_a_named_config(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("a.csv", "b.csv"):
+        Path(name).write_text("x,y\n" + "".join(f"{n % 10},{n % 2}\n" for n in range(60)))
+    Path("config.yaml").write_text("services: {web: 1}")
+    assert main.main(["describe"]) == 2
+    assert "name the configuration to use with --config FILE" in capsys.readouterr().err
+    Path("other.yaml").write_text("data: {files: {south: b.csv}, columns: {x: {bounds: [0, 9]}}}")
+    assert main.main(["describe", "--config", "other.yaml"]) == 0
+    shown = capsys.readouterr()
+    assert "south: b.csv" in shown.out
+    assert shown.err.startswith("tables: south=b.csv; config: other.yaml\n")
+    Path("other.yaml").write_text("model: {name: mlp}")
+    for typed, answer in (
+        (["--config", "other.yaml"], "other.yaml names no tables"),
+        (["--config", "other.yaml", "a.csv"], "give one of them"),
+    ):
+        assert main.main(["describe", *typed]) == 2
+        assert answer in capsys.readouterr().err
+
+
+def test_an_error_in_the_config_of_the_working_folder_names_that_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its user may not know that it is read; it may be of another program."""
+    monkeypatch.chdir(tmp_path)
+    Path("config.yaml").write_text("data: {dir: /srv/web}")
+    for command in ("train", "infer", "stats", "audit", "compare"):
+        with pytest.raises(
+            ConfigError, match=r"^data\.dir: unknown key.*; config\.yaml of this fol"
+        ):
+            main.main([command, *(["--vary", "train.rounds=1"] if command == "compare" else [])])
+    assert [path.name for path in tmp_path.iterdir()] == ["config.yaml"]

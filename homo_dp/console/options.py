@@ -191,7 +191,7 @@ def load_from_arguments(
     from homo_dp.config.load import load, working_config
     from homo_dp.config.params import parse_pairs, parse_params
 
-    path, pairs = arguments.config, parse_pairs(())
+    path, pairs, found = arguments.config, parse_pairs(()), None
     if arguments.cfg:
         if path is not None:
             raise ConfigError(
@@ -199,9 +199,16 @@ def load_from_arguments(
             )
         path, pairs = arguments.cfg[0], parse_pairs(arguments.cfg[1:])
     if path is None and not arguments.no_working_config:
-        path = working_config()
+        path = found = working_config()
     params = parse_params(text for group in arguments.params for text in group)
-    loaded = load(path, (*pairs.items, *params.items, *extra))
+    try:
+        loaded = load(path, (*pairs.items, *params.items, *extra))
+    except ConfigError as error:
+        if found is None:
+            raise
+        raise ConfigError(
+            f"{error}; {found} of this folder is read, --config FILE names another"
+        ) from None
     use_threads(loaded.config.train.threads)
     return replace(loaded, notes=(*loaded.notes, *params.notes))
 

@@ -57,7 +57,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from homo_dp.data.outer_bounds import outer_draft
 
         roles = {"label": given.label, "id": given.id, "user": given.user, "party": given.party}
-        taken = [] if given.files else [_take_working_config(given.files, roles)]
+        if given.files and given.config:
+            raise InputError(
+                f"--config {given.config}: names the tables, and so does {given.files[0]}; give "
+                "one of them"
+            )
+        taken = [] if given.files else [_take_from_config(given.config, given.files, roles)]
         tables = tables_of(given.files)
         drafted = (outer_draft if given.outer else draft)(
             tables, roles, {} if given.no_files else None
@@ -85,16 +90,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _take_working_config(files: list[str], roles: dict[str, str | None]) -> str:
-    """Take tables, and columns in special roles, from ``config.yaml`` of the working folder; the
-    line that says so.
+def _take_from_config(named: str | None, files: list[str], roles: dict[str, str | None]) -> str:
+    """Take tables, and columns in special roles, from a configuration.
+
+    Args:
+        named: the configuration; None: ``config.yaml`` of the working folder.
+        files: where its tables are added.
+        roles: where its columns are put, but for roles that are given already.
+
+    Returns:
+        The line that says what was taken.
     """
     from homo_dp.config.load import load_config, working_config
 
-    path = working_config()
-    data = None if path is None else load_config(path).data
-    if data is None or not data.files:
-        raise InputError("FILE: is missing, and no config.yaml here names tables; give the tables")
+    path = working_config() if named is None else named
+    if path is None:
+        raise InputError("FILE: is missing, and no config.yaml is here; give the tables")
+    data = load_config(path).data
+    if not data.files:
+        raise InputError(f"FILE: is missing, and {path} names no tables; give the tables")
     files += [f"{party}={table}" for party, table in data.files.items()]
     keys = {"label": "label", "id": "id", "user": "user_column", "party": "party_column"}
     for role, key in keys.items():
@@ -128,6 +142,7 @@ def make_parser() -> _Parser:
             "(default: the tables of config.yaml in this folder)"
         ),
     )
+    parser.add_argument("-c", "--config", metavar="FILE", help="take the tables of this config")
     parser.add_argument(
         "-o", "--output", metavar="FILE", help="write the draft to a new file (default: stdout)"
     )
