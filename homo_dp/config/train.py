@@ -1,6 +1,7 @@
 """The `train` section: rounds, local steps, optimisers and learning-rate schedules."""
 
 import math
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, ModelWrapValidatorHandler, model_validator
@@ -25,6 +26,28 @@ from homo_dp.config.base import (
 )
 
 
+def _kind_from_keys(given: Any, section_key: str, named: str, keys: Mapping[str, str]) -> Any:
+    """A section with its kind filled in where only keys of that kind are set: without it they
+    would be ignored.
+
+    Args:
+        given: the section as it is written.
+        section_key: its dotted key, for errors.
+        named: the key that names the kind.
+        keys: the kind that each key belongs to.
+
+    Raises:
+        Conflict: the keys belong to several kinds.
+    """
+    if not isinstance(given, dict) or given.get(named) is not None:
+        return given
+    kinds = {kind: key for key, kind in keys.items() if given.get(key) is not None}
+    if len(kinds) > 1:
+        listed = " and ".join(f"{key} is of {named}={kind}" for kind, key in kinds.items())
+        raise Conflict(f"{section_key}: {listed}; give {section_key}.{named} and its keys alone")
+    return {**given, named: next(iter(kinds))} if kinds else given
+
+
 class ScheduleConfig(Section):
     """How the learning rate moves over all local steps of the run."""
 
@@ -41,6 +64,12 @@ class ScheduleConfig(Section):
         0.5, "Share of the run after which `step` lowers the rate, again and again."
     )
     factor: Probability = key(0.1, "What `step` multiplies the rate with.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill(cls, given: Any) -> Any:
+        keys = {"alpha": "optimal", "floor": "cosine", "every": "step", "factor": "step"}
+        return _kind_from_keys(given, "train.schedule", "kind", keys)
 
     def rate(self, learning_rate: float, step: int, steps: int, alpha: float = 0.0) -> float:
         """Learning rate of local step `step` (from 0) out of `steps`; `alpha` is the weight decay.
@@ -80,6 +109,13 @@ class ServerOptimizerConfig(Section):
     beta2: Fraction = key(0.99, "Of fedadam.")
     tau: Positive = key(1e-3, "Of fedadam: keeps the division from zero.")
 
+    @model_validator(mode="before")
+    @classmethod
+    def _fill(cls, given: Any) -> Any:
+        adam = dict.fromkeys(("beta1", "beta2", "tau"), "fedadam")
+        keys = {"momentum": "fedavgm", **adam}
+        return _kind_from_keys(given, "train.server_optimizer", "name", keys)
+
     @property
     def rate(self) -> float:
         """The learning rate with its default filled in."""
@@ -98,6 +134,12 @@ class AveragingConfig(Section):
     )
     tail: Rate = key(0.5, "Share of the rounds that `tail` takes, from the end.")
     decay: Probability = key(0.9, "Weight of the past in `ema`.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill(cls, given: Any) -> Any:
+        keys = {"tail": "tail", "decay": "ema"}
+        return _kind_from_keys(given, "train.averaging", "kind", keys)
 
 
 class EarlyStoppingConfig(Section):

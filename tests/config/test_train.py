@@ -4,7 +4,9 @@ import math
 
 import pytest
 
+from homo_dp.config.load import load_config
 from homo_dp.config.schema import ScheduleConfig
+from homo_dp.core.errors import ConfigError
 
 
 def test_optimal_schedule_equals_scikit_learn() -> None:
@@ -26,3 +28,35 @@ def test_other_schedules() -> None:
     step = ScheduleConfig(kind="step", every=0.25, factor=0.5)
     assert [step.rate(1.0, s, 8) for s in range(8)] == [1, 1, 0.5, 0.5, 0.25, 0.25, 0.125, 0.125]
     assert ScheduleConfig(kind="cosine", floor=0.1).rate(1.0, 10, 10) == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "named", "kind"),
+    [
+        ("averaging.tail", 0.2, "averaging.kind", "tail"),
+        ("averaging.decay", 0.5, "averaging.kind", "ema"),
+        ("server_optimizer.momentum", 0.5, "server_optimizer.name", "fedavgm"),
+        ("server_optimizer.beta1", 0.5, "server_optimizer.name", "fedadam"),
+        ("schedule.floor", 0.1, "schedule.kind", "cosine"),
+        ("schedule.factor", 0.5, "schedule.kind", "step"),
+    ],
+)
+def test_a_key_of_one_kind_asks_for_that_kind(
+    key: str, value: float, named: str, kind: str
+) -> None:
+    """With the default kind it would be ignored, and the rules would leave the section alone."""
+    section, name = named.split(".")
+    given = {f"train.{key}": value}
+    assert getattr(getattr(load_config(None, given).train, section), name) == kind
+    default = getattr(getattr(load_config(None).train, section), name)
+    written = load_config(None, {**given, f"train.{named}": default})
+    assert getattr(getattr(written.train, section), name) == default
+
+
+def test_keys_of_two_kinds_are_refused() -> None:
+    keys = {"train.averaging.tail": 0.2, "train.averaging.decay": 0.5}
+    answer = (
+        r"train\.averaging: tail is of kind=tail and decay is of kind=ema; give train\.averaging"
+    )
+    with pytest.raises(ConfigError, match=answer):
+        load_config(None, keys)
