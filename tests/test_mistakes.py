@@ -53,6 +53,10 @@ class Mistake(NamedTuple):
 DATA_SCIENTIST = [
     Mistake("trian", BAD_INPUT, "no such command; did you mean train"),
     Mistake("train --confg t.yaml", BAD_INPUT, r"--confg t\.yaml; did you mean --config\?"),
+    Mistake("train t.yaml", BAD_INPUT, r"a configuration stands after --config: --config t\.yaml"),
+    Mistake(
+        "train --params train.averaging.tail=0.2,train.averaging.decay=0.5", BAD_INPUT, "alone"
+    ),
     Mistake("train -c t.yaml train.rounds=5", BAD_INPUT, "after --params: --params train.rounds=5"),
     Mistake("train -c t.yaml --params train.rounds = 5", BAD_INPUT, "without spaces around ="),
     Mistake("train --config nothere.yaml", BAD_INPUT, r"--config nothere\.yaml: no such file"),

@@ -49,6 +49,7 @@ __all__ = [
     "use_threads",
 ]
 
+CONFIGS = (".yaml", ".yml", ".json")
 DONE, BUG, BAD_INPUT, REFUSED, INTERRUPTED = 0, 1, 2, 3, 130
 
 PARAMS_HELP = """overrides:
@@ -96,6 +97,8 @@ class Parser(argparse.ArgumentParser):
             return ""
         word = rest.split()[0]
         if not word.startswith("-"):
+            if Path(word).suffix in CONFIGS and "--config" in self._option_string_actions:
+                return f"; a configuration stands after --config: --config {word}"
             overrides = "=" in word and "--params" in self._option_string_actions
             return f"; overrides stand after --params: --params {word}" if overrides else ""
         options = [name for name in self._option_string_actions if name.startswith("--")]
