@@ -93,7 +93,8 @@ def feature_columns(data: DataConfig, names: Sequence[str], source: str) -> tupl
     elif undescribed:
         raise DataError(
             f"{source}: column {undescribed[0]!r} has no bounds or levels{_in_all(undescribed)}; "
-            "describe it in data.columns or list it in data.drop, where free text belongs; "
+            f"{_misnamed(undescribed[0], [*known, *data.drop], names)}describe it in data.columns "
+            "or list it in data.drop, where free text belongs; "
             f"{_how_to_describe(source)}"
         )
     absent = [name for name in wanted if name not in names]
@@ -258,8 +259,23 @@ def _how_to_describe(source: str) -> str:
 
 
 def _nearest(name: str, names: Sequence[str]) -> str:
-    near = difflib.get_close_matches(name, names, n=1)
-    return f" (did you mean {near[0]!r}?)" if near else ""
+    near = _alike(name, names)
+    return f" (did you mean {near!r}?)" if near is not None else ""
+
+
+def _misnamed(name: str, described: Sequence[str], names: Sequence[str]) -> str:
+    """A hint where the config describes or drops a column that the table has under a similar
+    name only.
+    """
+    near = _alike(name, [each for each in described if each not in names])
+    return "" if near is None else f"the config has {near!r}: did you mean {name!r}? Else "
+
+
+def _alike(name: str, names: Sequence[str]) -> str | None:
+    """The nearest name; upper and lower case count as alike."""
+    folded = {each.casefold(): each for each in names}
+    near = difflib.get_close_matches(name.casefold(), list(folded), n=1)
+    return folded[near[0]] if near else None
 
 
 def _in_all(names: Sequence[str]) -> str:

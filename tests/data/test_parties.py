@@ -325,6 +325,12 @@ def test_wrong_tables_get_one_line_that_says_what_to_do(tmp_path: Path) -> None:
     assert "did you mean 'Age'?" in wrong(
         tmp_path, good.rename(columns={"age": "Age"}), drop=["Age"]
     )
+    other_case = {"columns": {"AGE": COLUMNS["age"], "sex": COLUMNS["sex"]}}
+    assert "the config has 'AGE': did you mean 'age'?" in wrong(tmp_path, good, **other_case)
+    assert "the config has" not in wrong(tmp_path, good.assign(height=1))
+    assert "column 'AGE' is missing (did you mean 'age'?)" in wrong(
+        tmp_path, good, **other_case, drop=["age"]
+    )
     assert "row 3: 2 is not" in wrong(tmp_path, good.assign(y=[0, 1, 2] + [0] * 7)).replace(
         "'2'", "2"
     )
