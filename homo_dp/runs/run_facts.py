@@ -16,6 +16,7 @@ from homo_dp import __version__
 from homo_dp.config.addresses import masked
 from homo_dp.config.load import flatten
 from homo_dp.core.errors import ConfigError
+from homo_dp.privacy.accounting.strength import short_epsilon
 from homo_dp.privacy.errors import BudgetExceeded
 from homo_dp.runs.code_version import commit_tags
 from homo_dp.tracking.mlflow.uris import is_local
@@ -86,8 +87,14 @@ def _parties_of(rows: Mapping[str, int | None]) -> str:
 
 
 def run_params(config: Config) -> dict[str, str]:
-    """The resolved config, flattened, without what is not set."""
-    return {key: str(value) for key, value in flatten(config).items() if value is not None}
+    """The resolved config, flattened, without what is not set and without where files go: MLflow
+    opens a comparison with the first parameters that differ, and paths always do.
+    """
+    return {
+        key: str(value)
+        for key, value in flatten(config).items()
+        if value is not None and not key.startswith(("output.", "tracking."))
+    }
 
 
 def source_tags(config: Config, mechanism: str) -> dict[str, str]:
@@ -126,7 +133,7 @@ def short_name(config: Config, run: str, *, private: bool) -> str:
     if not private:
         cost = "noDP"
     elif privacy.target_epsilon is not None:
-        cost = f"eps{privacy.target_epsilon:.3g}"
+        cost = f"eps{short_epsilon(privacy.target_epsilon).replace(',', '')}"
     elif privacy.noise_multiplier is not None:
         cost = f"z{privacy.noise_multiplier:.3g}"
     else:

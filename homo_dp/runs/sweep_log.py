@@ -34,7 +34,7 @@ class SweepLog:
         self._folder = folder
         others = {
             key: value
-            for key, value in _params(config).items()
+            for key, value in run_params(config).items()
             if not key.startswith(tuple(cells[0].values))
         }
         recipe = hashlib.sha256(json.dumps(others, sort_keys=True).encode()).hexdigest()
@@ -73,7 +73,9 @@ class SweepLog:
             tags["reason"] = str(result["reason"])
         self._add("run", key=key, parent=PARENT, name=f"{cell.label} #{cell.repeat}", tags=tags)
         self._add(
-            "params", key=key, params={**_params(cell.config), **cell.values, "repeat": cell.repeat}
+            "params",
+            key=key,
+            params={**run_params(cell.config), **cell.values, "repeat": cell.repeat},
         )
         numbers = {
             name: value
@@ -114,12 +116,3 @@ class SweepLog:
     def _add(self, op: str, **fields: Any) -> None:
         if self._log is not None:
             self._log.add(op, **fields)
-
-
-def _params(config: Config) -> dict[str, str]:
-    """A resolved config, without where its files go."""
-    return {
-        key: value
-        for key, value in run_params(config).items()
-        if not key.startswith(("output.", "tracking."))
-    }
