@@ -13,7 +13,7 @@ from homo_dp.federation.mechanisms.base import Mechanism, PartyPlan
 from homo_dp.federation.sessions.aggregator import Aggregator
 from homo_dp.federation.sessions.plan import PlanJson
 from homo_dp.federation.sessions.statement import ONE_PARTY_NOTE, privacy_statement
-from homo_dp.privacy.accounting.strength import strength
+from homo_dp.privacy.accounting.strength import epsilon_text, strength
 
 KEPT = "kept by the parties"
 BASIS = "an upper bound from the plan; each party's own indicators and ledger hold what it spent"
@@ -78,7 +78,7 @@ def _without_rows(
     else:
         sentence = (
             f"Each party promised that one {aggregator.mechanism.unit} changes what the aggregator "
-            f"and everybody who sees the model can see by at most epsilon {target:.4g} at delta "
+            f"and everybody who sees the model can see by at most epsilon {epsilon_text(target)} at delta "
             f"{delta:g}."
         )
     bound = target if private else None

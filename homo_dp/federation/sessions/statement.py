@@ -15,7 +15,12 @@ from homo_dp.privacy.accounting.accountants import (
 )
 from homo_dp.privacy.accounting.dp_event import DpEvent, SelfComposedDpEvent
 from homo_dp.privacy.accounting.events import compose, parts
-from homo_dp.privacy.accounting.strength import strength, strength_text
+from homo_dp.privacy.accounting.strength import (
+    epsilon_text,
+    nothing_left,
+    strength,
+    strength_text,
+)
 from homo_dp.privacy.noise.grid import neglected
 
 DRAFTED = "bounds, categories and classes, which were read from the rows"
@@ -133,6 +138,8 @@ def statement_lines(statement: Mapping[str, Any]) -> list[str]:
     lines = [str(statement["statement"])]
     if statement["strength"] is not None:
         lines.append(strength_text(statement["epsilon"], private=statement["private"]))
+    if (nothing := nothing_left(statement.get("delta_with_neglected"))) is not None:
+        lines.append(f"warning: {nothing}")
     return lines
 
 
@@ -215,7 +222,7 @@ def _sentence(
     figure = (
         "no finite epsilon"
         if epsilon is None
-        else f"epsilon {epsilon:.4g} at delta {first.delta:g}"
+        else f"epsilon {epsilon_text(epsilon)} at delta {first.delta:g}"
     )
     return (
         f"{relation.capitalize()} one {mechanism.unit} changes what {who[observer]} can see by at "

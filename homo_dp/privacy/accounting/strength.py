@@ -13,6 +13,9 @@ STRONG = 1.0
 MODERATE = 10.0
 NOMINAL = 100.0  # above it the guarantee is not called private without its epsilon
 WEAK_MEANS = "in the worst case this guarantee says little"
+NOTHING_LEFT = (
+    "with what the rounding of the noise adds, delta is 1 at this epsilon: no guarantee is left"
+)
 
 Strength = Literal["strong", "moderate", "weak", "none"]
 
@@ -44,6 +47,25 @@ def strength_text(epsilon: float | None, *, private: bool = True) -> str:
         f"{STRONG:g}, moderate up to {MODERATE:g})"
     )
     return text + (f"; {WEAK_MEANS}" if word == "weak" else "")
+
+
+def nothing_left(delta_with_neglected: float | None) -> str | None:
+    """A sentence where delta, with what finite precision adds to it, excludes nothing.
+
+    >>> nothing_left(1e-5) is None, nothing_left(1.00001) == NOTHING_LEFT
+    (True, True)
+    """
+    return NOTHING_LEFT if delta_with_neglected is not None and delta_with_neglected >= 1 else None
+
+
+def epsilon_text(epsilon: float) -> str:
+    """Four significant figures, as sentences give them; thousands separated.
+
+    >>> epsilon_text(3.99181), epsilon_text(167_833.27)
+    ('3.992', '167,800')
+    """
+    rounded = float(f"{epsilon:.4g}")
+    return f"{rounded:,.0f}" if 10_000 <= rounded < 1e9 else f"{rounded:.4g}"
 
 
 def short_epsilon(epsilon: float | None) -> str:

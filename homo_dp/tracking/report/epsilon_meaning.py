@@ -20,6 +20,7 @@ from homo_dp.privacy.errors import PrivacyError
 from homo_dp.tracking.report.page import HtmlTable
 
 FALSE_POSITIVES = 0.01
+LARGEST = 700.0  # exp of it is still a float
 PRIORS = (0.5, 0.1, 0.01)
 PROFILE_DELTAS = tuple(10.0**-power for power in (1, 1.5, 2, 3, 4, 5))
 Points = Sequence[tuple[float, float]]  # (epsilon, delta), each a bound that holds
@@ -36,7 +37,7 @@ def most_true_positives(points: Points, false_positives: float = FALSE_POSITIVES
     """
     found = 1.0
     for spent, delta in points:
-        if spent < 700:
+        if spent < LARGEST:
             first = math.exp(spent) * false_positives + delta
             second = 1.0 - math.exp(-spent) * max(0.0, 1.0 - false_positives - delta)
             found = min(found, first, second)
@@ -49,7 +50,7 @@ def posterior(prior: float, spent: float) -> float:
     >>> round(posterior(0.5, 1.0), 4)
     0.7311
     """
-    odds = prior / (1 - prior) * math.exp(min(spent, 700.0))
+    odds = prior / (1 - prior) * math.exp(min(spent, LARGEST))
     return odds / (1 + odds)
 
 
@@ -68,6 +69,7 @@ def meaning_table(
         return None
     points = [(float(spent), float(delta)), *_profile(privacy, ledger, float(spent))]
     unit = str(privacy.get("unit", "record"))
+    total = min(1.0, privacy.get("delta_with_neglected") or float(delta))
     believed = {
         f"who believed it with {100 * prior:.0f} % can come to believe it with": prior
         for prior in PRIORS
@@ -75,7 +77,7 @@ def meaning_table(
     rows: list[Sequence[object]] = [
         [
             f"odds that one {unit} was in the data can change by a factor of",
-            _short(math.exp(min(spent, 700))),
+            _short(math.exp(spent)) if spent < LARGEST else "no bound in practice",
         ],
         *[[words, f"{100 * posterior(prior, spent):.1f} %"] for words, prior in believed.items()],
         [
@@ -86,7 +88,7 @@ def meaning_table(
             f"{100 * most_true_positives(points):.1f} %",
         ],
         ["guessing finds, at the same 1 %", f"{100 * FALSE_POSITIVES:.1f} %"],
-        ["but with probability (delta) at most, no bound of these holds", f"{delta:g}"],
+        ["but with probability (delta) at most, no bound of these holds", f"{total:.3g}"],
     ]
     return HtmlTable(["what it means", "at most"], rows)
 

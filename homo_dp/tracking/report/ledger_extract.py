@@ -14,6 +14,7 @@ from typing import Any
 
 from homo_dp.privacy.accounting.accountants import Epsilon
 from homo_dp.privacy.accounting.events import EventText
+from homo_dp.privacy.accounting.strength import epsilon_text
 from homo_dp.privacy.errors import LedgerError, PrivacyError
 from homo_dp.privacy.ledger import Budget, Ledger, LedgerRow
 from homo_dp.privacy.ledger.rows import Scope, row_hash
@@ -145,7 +146,9 @@ def verify_statement(privacy: Mapping[str, Any], rows: Rows) -> list[Finding]:
             )
         ]
     sentence = str(privacy.get("statement", ""))
-    if f"epsilon {said:.4g} " not in f"{sentence} ":
+    # version 0.1.0 wrote large figures with an exponent, too
+    figures = {epsilon_text(said), f"{said:.4g}"}
+    if not any(f"epsilon {figure} " in f"{sentence} " for figure in figures):
         return [(False, f"epsilon of the run is {said:.4g}, but its sentence says: {sentence}")]
     return [(True, f"epsilon of the run is the largest of its parties, {said:.4g}, as stated")]
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 
+from homo_dp.privacy.accounting.strength import epsilon_text
 from homo_dp.tracking.report.page import HtmlTable
 from homo_dp.tracking.report.run_files import Record
 from homo_dp.tracking.report.setup_text import NOT_STATED, bounds_words
@@ -71,7 +72,11 @@ def _about_the_guarantee(record: Record) -> list[Row]:
 def _chosen(record: Record) -> str:
     privacy, target = record.privacy, record.settings.target_epsilon
     epsilon, delta = privacy.get("epsilon"), privacy.get("delta") or 0.0
-    said = "no finite epsilon" if epsilon is None else f"epsilon {epsilon:.4g}, delta {delta:g}"
+    said = (
+        "no finite epsilon"
+        if epsilon is None
+        else f"epsilon {epsilon_text(epsilon)}, delta {delta:g}"
+    )
     chosen = (
         "the noise was given"
         if target is None
@@ -83,7 +88,8 @@ def _chosen(record: Record) -> str:
     if privacy.get("unit") != "record" or not rows or None in rows:
         return f"{said}; {chosen}"
     below = "below" if delta * max(rows) < 1 else "NOT below"
-    return f"{said}; {chosen}; delta is {below} 1 / rows of every party"
+    whose = "this party" if record.setup.role == "party" else "every party"
+    return f"{said}; {chosen}; delta is {below} 1 / rows of {whose}"
 
 
 def _trust(record: Record) -> Row:

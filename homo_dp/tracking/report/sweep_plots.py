@@ -55,9 +55,7 @@ def key_picture(key: str, results: Results) -> bytes:
     )
     repeats = max(row.get("repeat", 0) for row in results) + 1
     shown = f" (mean and standard deviation of {repeats} runs)" if repeats > 1 else ""
-    figure.suptitle(
-        f"What the {NAMES.get(key, key)} changes{shown}{left_out}", fontsize="medium", y=0.985
-    )
+    figure.suptitle(f"Effect of {NAMES.get(key, key)}{shown}{left_out}", fontsize="medium", y=0.985)
     handles, labels = axes[0].get_legend_handles_labels()
     if any(labels):
         figure.legend(

@@ -11,6 +11,8 @@ from homo_dp.privacy.accounting.strength import (
     MODERATE,
     NOMINAL,
     WEAK_MEANS,
+    epsilon_text,
+    nothing_left,
     short_epsilon,
     strength,
 )
@@ -53,7 +55,7 @@ def guarantee(privacy: Mapping[str, Any]) -> str:
     relation = RELATIONS.get(str(privacy.get("neighbouring_relation")), UNKNOWN_RELATION)
     observer = OBSERVERS.get(str(privacy.get("quoted_observer")), "those who see the model")
     epsilon = privacy.get("epsilon")
-    figure = "no finite epsilon" if epsilon is None else f"epsilon {epsilon:.4g}"
+    figure = "no finite epsilon" if epsilon is None else f"epsilon {epsilon_text(epsilon)}"
     return (
         f"The guarantee protects {unit}. It compares {relation}. Between the two, the probability "
         f"of anything that {observer} can see or compute from what they see differs by at most a "
@@ -71,7 +73,7 @@ def trust_words(privacy: Mapping[str, Any]) -> str | None:
     return (
         TRUSTED
         if epsilon is None
-        else f"The aggregator is trusted with more: towards it epsilon is {epsilon:.4g}."
+        else f"The aggregator is trusted with more: towards it epsilon is {epsilon_text(epsilon)}."
     )
 
 
@@ -89,7 +91,9 @@ def weakness(privacy: Mapping[str, Any]) -> str | None:
         if epsilon is None
         else f"Epsilon {short_epsilon(epsilon)} is above {MODERATE:g}"
     )
-    return f"{shown}, which is weak: {WEAK_MEANS} about what can be learned of one person."
+    text = f"{shown}, which is weak: {WEAK_MEANS} about what can be learned of one person."
+    nothing = nothing_left(privacy.get("delta_with_neglected"))
+    return text if nothing is None else f"{text} {nothing.capitalize()}."
 
 
 def badge(privacy: Mapping[str, Any], *, verified: bool) -> tuple[str, str]:
@@ -268,4 +272,4 @@ def observers(privacy: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _epsilon(value: float | None) -> str:
-    return "no guarantee" if value is None else f"epsilon {value:.4g}"
+    return "no guarantee" if value is None else f"epsilon {epsilon_text(value)}"

@@ -8,7 +8,12 @@ from dataclasses import replace
 
 import pytest
 
-from homo_dp.federation.sessions.statement import _LEARNT, _draws, privacy_statement
+from homo_dp.federation.sessions.statement import (
+    _LEARNT,
+    _draws,
+    privacy_statement,
+    statement_lines,
+)
 from homo_dp.privacy.accounting.dp_event import GaussianDpEvent, SelfComposedDpEvent
 from homo_dp.privacy.noise.grid import neglected
 from tests.federation.small import FEATURES, small_config, small_mechanism
@@ -43,3 +48,12 @@ def test_every_sum_of_the_run_and_every_party_that_draws_noise_counts(
     assert said["neglected_epsilon"] == found.epsilon
     assert said["neglected_delta"] == found.delta
     assert said["delta_with_neglected"] == said["delta"] + found.delta
+
+
+def test_a_screen_says_where_rounding_leaves_no_guarantee() -> None:
+    said = {"statement": "At most.", "strength": "weak", "epsilon": 168_000.0, "private": True}
+    lines = statement_lines(said | {"delta_with_neglected": 1.00001})
+    assert lines[0] == "At most."
+    assert "weak" in lines[1]
+    assert "no guarantee is left" in lines[2]
+    assert len(statement_lines(said | {"delta_with_neglected": 1e-5})) == 2

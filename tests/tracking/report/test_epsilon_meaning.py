@@ -52,6 +52,14 @@ def test_odds() -> None:
     assert most_true_positives([(0.0, 0.05)]) == pytest.approx(0.06)
 
 
+def test_odds_beyond_the_largest_float_are_not_given_as_a_bound() -> None:
+    void = {"private": True, "epsilon": 168_000.0, "delta": 1e-5, "delta_with_neglected": 1.00001}
+    table = meaning_table(void, [])
+    assert table is not None
+    assert table.rows[0][1] == "no bound in practice"
+    assert table.rows[-1][1] == "1"
+
+
 @pytest.mark.parametrize(
     "privacy", [{"private": False, "epsilon": 1.0, "delta": 0.1}, {"private": True}]
 )

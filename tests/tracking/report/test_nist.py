@@ -78,6 +78,8 @@ def test_delta_is_compared_with_the_rows_that_are_known() -> None:
     question = "Epsilon and delta, and how they were chosen"
     assert "1 / rows" not in answers()[question]
     assert "delta is below 1 / rows" in answers(parties={"a": {"rows": 100}})[question]
+    # a party's report is of its own rows alone
+    assert "1 / rows of this party" in answers(parties={"a": {"rows": 100}})[question]
     assert "delta is NOT below 1 / rows" in answers(parties={"a": {"rows": 10**6}})[question]
 
 

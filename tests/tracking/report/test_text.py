@@ -46,6 +46,10 @@ def test_words() -> None:
     assert weakness(private) is None
     assert "above 10" in (weakness({**private, "epsilon": 1e6}) or "")
     assert "no finite epsilon" in (weakness({**private, "epsilon": None}) or "")
+    void = {**private, "epsilon": 167_833.27, "delta_with_neglected": 1.00001}
+    assert "no guarantee is left" in (weakness(void) or "")
+    assert "no guarantee is left" not in (weakness({**void, "delta_with_neglected": 1e-5}) or "")
+    assert "epsilon 167,800, delta 1e-05" in guarantee(void)
     trusted = {**private, "quoted_observer": "model_reader"}
     assert "NOT covered" in guarantee(trusted)
     assert "NOT covered" not in guarantee(private)
