@@ -10,15 +10,18 @@ from homo_dp.core.errors import ConfigError
 from homo_dp.data.images import is_image_file
 from homo_dp.data.parties import Federation, load_federation, party_encoding
 from homo_dp.data.readers import csv_form, header
+from homo_dp.federation.mechanisms.base import Mechanism, PartyPlan
 from homo_dp.federation.sessions.build import build_mechanism, noise_source
 from homo_dp.federation.sessions.crash_state import read_state
 from homo_dp.federation.sessions.plan import (
     PlanJson,
     agree,
     check_price,
+    check_releases_cap,
     facts_for_party,
     make_plan,
 )
+from homo_dp.federation.sessions.plan_schema import PlanRefused
 from homo_dp.models.registry import build_model
 from homo_dp.runs.approval import ROWS_TOLD
 from homo_dp.runs.auto import settled, with_model
@@ -75,8 +78,23 @@ def show_party_plan(own: Config, screen: Screen) -> None:
     )
     for text in (*price.releases, *notes, *price.notes):
         screen.line(f"would be released: {text}" if text in price.releases else text)
-    check_price(own, price)
+    _check_limits(own, mechanism, price, screen, hypothetical=kept is None)
     screen.summary({"party": name, "plan": values})
+
+
+def _check_limits(
+    own: Config, mechanism: Mechanism, price: PartyPlan, screen: Screen, *, hypothetical: bool
+) -> None:
+    """Refuse what the party itself would refuse; of a plan that was made up for the dry run, say so
+    only.
+    """
+    try:
+        check_releases_cap(own, mechanism, price)
+    except PlanRefused as error:
+        if not hypothetical:
+            raise
+        screen.warn(f"this party would refuse such a plan: {error}")
+    check_price(own, price)
 
 
 def _left_to_the_plan(own: Config, name: str) -> list[str]:

@@ -34,9 +34,10 @@ def given_away(
     observer = quoted_observer({name: plan})
     spent = epsilon_after(plan, observer, plan.all_rounds)
     facts = mechanism.facts.parties[name]
+    names = (*release_names(mechanism), *(asked.name for asked in plan.sums.values()))
     return {
         "rounds": plan.all_rounds,
-        "releases of a round": ", ".join(release_names(mechanism)),
+        "releases": ", ".join(dict.fromkeys(names)),
         ROWS_TOLD: own.data.rows.get(name, "no"),
         "rows": facts.rows,
         "sample rate": facts.sample_rate,

@@ -56,6 +56,25 @@ def test_what_is_left_open_is_what_the_aggregator_would_choose(
     assert found["sample rate"] == 1.0
 
 
+def test_releases_that_this_party_would_refuse_are_named_before_a_plan_comes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = {name.replace(".all", ".a"): value for name, value in private_table(tmp_path).items()}
+    keys = {**table, "federation.run": "r", "party.name": "a", "data.rows.a": 300}
+    keys |= {"privacy.target_epsilon": 2.0, "party.state_dir": str(tmp_path / "s")}
+    for caps, refused in (
+        ({}, False),
+        ({"party.caps.releases": ["update"]}, True),
+        ({"party.caps.releases": ["update", "columns", "second_moment"]}, False),
+    ):
+        show_party_plan(load_config(None, {**keys, **caps}), Screen())
+        printed = capsys.readouterr()
+        found = " ".join((printed.out + printed.err).split())
+        assert "releases update, columns, second_moment" in found
+        assert ("would refuse such a plan" in found) is refused
+        assert ("also asks for columns, second_moment" in found) is refused
+
+
 def test_curves_that_the_aggregator_would_take_are_in_the_price(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
