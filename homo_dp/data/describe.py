@@ -55,6 +55,7 @@ _MOST_CLASSES = 20
 _FEWEST_ALIKE = 5  # columns that a pattern stands for
 _FAMILY = re.compile(r"([^*?\[]*[^*?\[\d])\d+|([^*?\[]*_)[^*?\[_]+")  # drug_7, x7; drug_aspirin
 _LOOKED_AT = 20_000  # rows in which columns are compared with the label
+_FEWEST_NUMBERED = 30  # rows from which numbers without a gap are no accident
 _MOST_CODES = 10  # whole numbers with at most so many different values are taken for codes
 _LABELS = ("y", "label", "target", "class", "outcome")
 _MAYBE_LABELS = ("income", "default", "churn", "response", "result", "diagnosis", "fraud")
@@ -311,6 +312,12 @@ def _look_at_tables(
         f"{printable(column.name)}: {doubt}"
         for column in kept
         if (doubt := _date_doubt(column)) is not None
+    )
+    guesses += (
+        f"{printable(column.name)}: whole numbers in a row, none comes twice; if they number the "
+        "rows, write --id COLUMN or move it to drop"
+        for column in kept
+        if not {"id"} & {*roles, *given} and _numbers_rows(column)
     )
     leaks = _leaks(kept, columns.get(roles.get("label", "")), first_rows)
     guesses += (f"{printable(name)}: {words}" for name, words in leaks.items())
@@ -634,6 +641,13 @@ def _date_doubt(column: _Column) -> str | None:
         f"guessed dates of the form {forms[0]}; all values could also be {forms[1]}: change format "
         "if they are"
     )
+
+
+def _numbers_rows(column: _Column) -> bool:
+    """Whether the values could be numbers of rows: almost as many as there are in their range."""
+    if not (column.numeric and column.whole and column.different) or column.rows < _FEWEST_NUMBERED:
+        return False
+    return column.high - column.low < 2 * column.rows
 
 
 def _zero_one(column: _Column) -> bool:

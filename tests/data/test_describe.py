@@ -156,6 +156,11 @@ def test_guesses_are_said_and_two_values_are_preferred(tmp_path: Path) -> None:
     assert any(
         "guessed label=left: the only column with two values" in line for line in found.guesses
     )
+    numbered = save(tmp_path, "n.csv", frame.rename(columns={"customer_id": "pid"}))
+    doubt = "pid: whole numbers in a row, none comes twice"
+    assert [line for line in draft(numbered).guesses if line.startswith(doubt)]
+    for given in ({"id": "pid"}, {"id": "none"}):
+        assert not [line for line in draft(numbered, given).guesses if doubt in line]
     again = yaml.safe_load(draft(path, {"label": "income", "id": "none"}).text)["data"]
     assert again["label"] == "income"
     assert again["target_bounds"] == [0, 90000]
