@@ -20,11 +20,11 @@ from homo_dp.tracking.report.page import HtmlTable, render
 from homo_dp.tracking.report.run_files import Record
 from homo_dp.tracking.report.setup_text import (
     NOT_STATED,
-    SIMULATION,
     aggregator_words,
     bounds_words,
     how_it_ran,
     parties_words,
+    simulation_words,
 )
 from homo_dp.tracking.report.text import (
     badge,
@@ -100,7 +100,7 @@ def report_page(record: Record, checks: Checks, signer: str | None = None) -> st
         findings=checks.findings,
         failed=[text for good, text in checks.findings if not good],
         statement=privacy.get("statement", ""),
-        simulation=SIMULATION if record.setup.role == "simulation" else None,
+        simulation=simulation_words(private=private) if record.setup.role == "simulation" else None,
         all_runs=_all_runs(record),
         meaning=meaning_table(privacy, record.ledger),
         signer=signer,

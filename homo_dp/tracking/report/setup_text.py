@@ -8,12 +8,21 @@ from typing import Any
 from homo_dp.tracking.report.run_files_schema import Setup
 
 NOT_STATED = "not stated"
-SIMULATION = (
+_SIMULATION = (
     "This was a simulation: one process held the rows of all parties. Whoever runs that process "
-    "sees all rows; epsilon is about what parties in processes of their own would send and about "
-    "the model."
+    "sees all rows"
 )
 _TRANSPORTS = {"directory": "a shared folder", "nats": "a NATS queue", "flower": "Flower"}
+
+
+def simulation_words(*, private: bool) -> str:
+    """The headline of a run in one process: who saw the rows, and what its epsilon is about."""
+    if not private:
+        return f"{_SIMULATION}."
+    return (
+        f"{_SIMULATION}; epsilon is about what parties in processes of their own would send and "
+        "about the model."
+    )
 
 
 def how_it_ran(setup: Setup) -> str:

@@ -133,6 +133,12 @@ def released_words(privacy: Mapping[str, Any]) -> str:
             "Listed is what the aggregator published. The parties sent it their updates without "
             "enough noise of their own: it is trusted with them."
         )
+    if privacy.get("secure_aggregation") == "on":
+        return (
+            "How it was made is that of the parties' total, the only sum that can be read; sigma "
+            "is a party's own share of its noise. Nothing else of its rows left a party: messages "
+            "carry masked sums, public keys, encrypted shares of masks and public numbers."
+        )
     return "Nothing else left a party: messages carry only the released tensors and public numbers."
 
 

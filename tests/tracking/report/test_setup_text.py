@@ -11,6 +11,7 @@ from homo_dp.tracking.report.setup_text import (
     bounds_words,
     how_it_ran,
     parties_words,
+    simulation_words,
 )
 
 
@@ -42,3 +43,11 @@ def test_sources_of_bounds() -> None:
     assert bounds_words(None).startswith(NOT_STATED)
     own = {"source": "codebook", "given_by": "own config", "columns": {"age": "a law"}}
     assert bounds_words(own) == "codebook; stated by the party itself; age: a law"
+
+
+def test_the_headline_of_a_simulation_names_epsilon_only_where_there_is_one() -> None:
+    private, plain = simulation_words(private=True), simulation_words(private=False)
+    assert private.startswith("This was a simulation: one process held the rows of all parties.")
+    assert plain.endswith("sees all rows.")
+    assert "epsilon" in private
+    assert "epsilon" not in plain

@@ -54,6 +54,10 @@ def test_words() -> None:
     assert "NOT covered" in guarantee(trusted)
     assert "NOT covered" not in guarantee(private)
     assert "trusted" in released_words(trusted)
+    masked = released_words({**private, "secure_aggregation": "on"})
+    assert "that of the parties' total" in masked
+    assert "encrypted shares of masks" in masked
+    assert "shares of masks" not in released_words(private)
     assert "trusted" in limits(trusted, None)[0]
     shared = {
         **trusted,
