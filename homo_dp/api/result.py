@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from homo_dp.api.model import Model
+from homo_dp.federation.sessions.statement import statement_lines
+from homo_dp.tracking.indicators import no_better_than_majority
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -123,7 +125,7 @@ class Result:
         return Path(path)
 
     def __repr__(self) -> str:
-        return f"Result({self.privacy['statement']} {self._metrics()})"
+        return f"Result({' '.join((*self._guarantee(), *self._metrics()))})"
 
     def _repr_html_(self) -> str:
         from homo_dp.tracking.report.page import HtmlTable, render
@@ -137,20 +139,31 @@ class Result:
         )
         return render(
             "result.html",
-            statement=self.privacy["statement"],
-            metrics=self._metrics(),
+            statement=" ".join(self._guarantee()),
+            metrics=" ".join(self._metrics()),
             parties=HtmlTable(["party", *keys], rows),
             plot=plot[first] if first else None,
             name=first,
         )
 
-    def _metrics(self) -> str:
+    def _guarantee(self) -> list[str]:
+        return [_sentence(line) for line in statement_lines(self.privacy)]
+
+    def _metrics(self) -> list[str]:
         found = [(name, self.indicators.get(f"test_{name}")) for name in _SHOWN]
         shown = ", ".join(f"{name} {value:.4g}" for name, value in found if value is not None)
-        return f"On test rows: {shown}." if shown else "There are no test rows."
+        useless = no_better_than_majority(self.indicators)
+        return [
+            f"On test rows: {shown}." if shown else "There are no test rows.",
+            *([] if useless is None else [_sentence(useless)]),
+        ]
 
     def _record(self) -> Record:
         from homo_dp.config.load import dump_yaml
         from homo_dp.tracking.report.run_files import Record
 
         return Record(self.indicators, self._rows, dump_yaml(self.config), self._norms)
+
+
+def _sentence(line: str) -> str:
+    return f"{line[0].upper()}{line[1:].rstrip('.')}."

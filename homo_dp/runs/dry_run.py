@@ -20,8 +20,14 @@ from homo_dp.federation.sessions.build import (
     noise_source,
     run_budget,
 )
-from homo_dp.federation.sessions.statement import DRAFTED, epsilon_after, quoted_observer
+from homo_dp.federation.sessions.statement import (
+    DRAFTED,
+    epsilon_after,
+    federation_epsilon,
+    quoted_observer,
+)
 from homo_dp.models.registry import build_model
+from homo_dp.privacy.accounting.strength import strength_text
 from homo_dp.privacy.ledger import Charge, Ledger
 from homo_dp.privacy.ledger.budget import refusal
 from homo_dp.privacy.ledger.totals import Totals
@@ -67,7 +73,11 @@ def plan_of(config: Config) -> Planned:
     mechanism, counted_here = planned_mechanism(config)
     plans = {name: mechanism.planned(facts) for name, facts in mechanism.facts.parties.items()}
     left = _remaining(config)
-    notes = [note for plan in plans.values() for note in plan.notes]
+    strongest = quoted_observer(plans)
+    rounds = max(plan.all_rounds for plan in plans.values())
+    spent = federation_epsilon(plans, strongest, rounds) if mechanism.private else None
+    notes = [strength_text(spent, private=mechanism.private)]
+    notes += [note for plan in plans.values() for note in plan.notes]
     if config.train.init_from:
         notes.append(continuation_note(config.train.init_from))
     return Planned(

@@ -25,6 +25,8 @@ def test_a_dry_run_counts_and_warns(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert 200 < rows < 280
     assert "were counted in the files" in printed.err
     assert "noise to signal per step is" not in printed.err
+    assert "strength of the guarantee: moderate (epsilon 4;" in printed.err
+    assert "strength of the guarantee: moderate (epsilon 4;" in printed.out
     show_plan(load_config(None, {**given, "privacy.target_epsilon": 0.1}), Screen(as_json=True))
     assert "warning: noise to signal per step is" in capsys.readouterr().err
     assert not (tmp_path / "none.sqlite").exists()
