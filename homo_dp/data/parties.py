@@ -20,7 +20,7 @@ from homo_dp.data.encoding import Encoding, short
 from homo_dp.data.images import is_image_file, read_images
 from homo_dp.data.readers import csv_form, give_back_memory, header, read_chunks, read_table
 from homo_dp.data.rows import Rows, Table, encode_rows, gather
-from homo_dp.data.splitting import ALONE, Share, hold_out, split_rows
+from homo_dp.data.splitting import ALONE, Share, dealt_by_place, hold_out, split_rows
 from homo_dp.data.unexpected_values import Strays
 from homo_dp.data.values import PLAIN, NumberForm
 
@@ -250,7 +250,8 @@ def _from_files(
         for party, path in data.files.items()
     ]
     if isinstance(data.test_file, str):
-        held = _deal_test(held, _load(data.test_file, encoding, data, leave_out, test=True))
+        test = _load(data.test_file, encoding, data, leave_out, test=True)
+        held = _deal_test(data, held, test, seed)
     return encoding, held
 
 
@@ -279,11 +280,18 @@ def _party_file(
     return _Held(Share(party, np.arange(len(train)), np.arange(len(test))), train, test)
 
 
-def _deal_test(held: list[_Held], test: Rows) -> list[_Held]:
-    """Rows of a test file for everybody go to the parties in order, each to one, so that each is
-    predicted once.
+def _deal_test(data: DataConfig, held: list[_Held], test: Rows, seed: int) -> list[_Held]:
+    """Rows of a test file for everybody go to the parties, each to one, so that each is predicted
+    once: public rows in order, private ones each by its own place.
+
+    In order, one row more would move others to another party, whose released figures count its
+    own rows.
     """
-    parts = np.array_split(np.arange(len(test)), len(held))
+    everything = np.arange(len(test))
+    if data.public_test:
+        parts = np.array_split(everything, len(held))
+    else:
+        parts = dealt_by_place(test, everything, len(held), seed)
     pairs = zip(held, parts, strict=True)
     return [
         _Held(Share(one.share.party, one.share.train, part), one.rows, test) for one, part in pairs

@@ -118,7 +118,6 @@ def _by_partition(
     chosen = data.partition
     if chosen is None:
         raise DataError("data.partition is not given")
-    count = chosen.parties
     if rows.users is not None:
         if chosen.kind != "iid":
             raise DataError(
@@ -131,6 +130,17 @@ def _by_partition(
         )
     if not rows.public:
         return _by_place(chosen, rows, kept, seed), _by_place(chosen, test, held, seed)
+    train_parts, test_parts = _exactly(chosen, rows, kept, test, held, seed)
+    if not test.public and not data.public_test:  # a table of the user beside a bundled set
+        test_parts = _by_place(chosen, test, held, seed)
+    return train_parts, test_parts
+
+
+def _exactly(
+    chosen: PartitionConfig, rows: Rows, kept: np.ndarray, test: Rows, held: np.ndarray, seed: int
+) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """Parts of public rows, by their numbers."""
+    count = chosen.parties
     if rows.users is not None:
         return _by_user(rows.users[kept], count, seed), _spread(len(held), count)
     if chosen.kind == "iid":
@@ -150,11 +160,11 @@ def _by_place(chosen: PartitionConfig, rows: Rows, part: np.ndarray, seed: int) 
     equal piece of the line from the first party to the last.
     """
     count = chosen.parties
+    if chosen.kind == "iid":
+        return dealt_by_place(rows, part, count, seed)
     if len(part) == 0:
         return [part] * count
     places = _places(rows, part, seed, chosen.kind)
-    if chosen.kind == "iid":
-        return partition.by_code((places * count).astype(np.int64), count)
     codes, classes = rows.labels.numpy()[part], rows.classes or 1
     if chosen.kind == "by_label":
         return partition.by_code(
@@ -163,6 +173,14 @@ def _by_place(chosen: PartitionConfig, rows: Rows, part: np.ndarray, seed: int) 
     ends = partition.public_shares(classes, count, chosen.alpha, seed).cumsum(axis=1)
     owner = (places[:, None] >= ends[codes, :-1]).sum(axis=1)
     return partition.by_code(owner, count)
+
+
+def dealt_by_place(rows: Rows, part: np.ndarray, parties: int, seed: int) -> list[np.ndarray]:
+    """About equal shares of private rows, each dealt by its own place (that of its user)."""
+    if len(part) == 0:
+        return [part] * parties
+    places = _places(rows, part, seed, "iid")
+    return partition.by_code((places * parties).astype(np.int64), parties)
 
 
 def _by_user(users: np.ndarray, parties: int, seed: int) -> list[np.ndarray]:

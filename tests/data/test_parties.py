@@ -83,6 +83,38 @@ def test_a_test_file_for_all_is_dealt_out_once_and_in_order(tmp_path: Path) -> N
     assert federation.public_test.frame["id"].tolist() == [str(9000 + i) for i in range(8)]
 
 
+@pytest.mark.parametrize("trained_on", ["files", "one table", "a bundled set"])
+def test_one_test_row_more_moves_no_other_to_another_party(tmp_path: Path, trained_on: str) -> None:
+    """The released figures of a party count its own test rows."""
+    rows = people(60, 9)
+    data: dict[str, Any] = {"partition": {"kind": "iid", "parties": 3}}
+    if trained_on == "a bundled set":
+        bundled = Path(__file__).parents[2] / "data" / "breast_cancer_party_1_test.csv"
+        rows = pd.read_csv(bundled, dtype=str)
+        data |= {"embedded": "breast_cancer"}
+    else:
+        names = "abc" if trained_on == "files" else "a"
+        tables = {name: save(tmp_path, f"{name}.csv", people(30)) for name in names}
+        data |= {"files": tables if trained_on == "files" else tables["a"], "columns": COLUMNS}
+        data["partition"] = None if trained_on == "files" else data["partition"]
+
+    def owners(table: pd.DataFrame) -> dict[str, str]:
+        path = save(tmp_path, "test.csv", table)
+        parties = load_federation(config(test_file=path, **data)).parties
+        return {
+            str(row): name
+            for name, party in parties.items()
+            if party.test is not None and party.test.frame is not None
+            for row in party.test.frame["id"]
+        }
+
+    whole = owners(rows)
+    assert len(whole) == len(rows)
+    assert len(set(whole.values())) == 3
+    first = str(rows["id"].iloc[0])
+    assert owners(rows.iloc[1:]) == {row: name for row, name in whole.items() if row != first}
+
+
 def test_a_party_alone_sees_what_it_would_see_in_the_simulation(tmp_path: Path) -> None:
     files = {
         name: save(tmp_path, f"{name}.csv", people(25, seed)) for seed, name in enumerate("ab")
