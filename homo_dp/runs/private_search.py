@@ -351,6 +351,12 @@ def publish(
         name: value for name, value in saved.card.privacy.items() if name not in ("run", "parties")
     }
     privacy |= {"epsilon": cost.epsilon, "delta": cost.delta, "parties": {}, "search": statement}
+    # whoever trains sees every trial: the bound is about readers of the winner alone
+    privacy["observers"] = {
+        "aggregator": {"epsilon": None},
+        "model_reader": {"epsilon": cost.epsilon},
+    }
+    privacy["quoted_observer"] = "model_reader"
     privacy["strength"] = strength(cost.epsilon)
     privacy["statement"] = (
         f"epsilon {cost.epsilon:.4g} at delta {cost.delta:g} ({cost.about[1]}, {cost.about[2]}): "

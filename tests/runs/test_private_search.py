@@ -49,6 +49,10 @@ def test_the_winner_alone_is_published_and_the_ledger_is_charged_once(
     assert "than epsilon" in found["why"]
     card = read_card(folder / "winner" / "model.safetensors").privacy
     assert card["epsilon"] == found["epsilon"]
+    # one trial costs less, towards both
+    assert card["observers"]["model_reader"] == {"epsilon": found["epsilon"]}
+    assert card["observers"]["aggregator"] == {"epsilon": None}
+    assert card["quoted_observer"] == "model_reader"
     published = said + json.dumps(found) + json.dumps(card)
     assert best["run"] not in published
     assert other["run"] not in published
