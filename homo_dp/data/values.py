@@ -164,7 +164,7 @@ def as_texts(series: pd.Series) -> pa.Array:
     >>> as_texts(pd.Series([True, 2.0, "x", None], dtype=object)).to_pylist()
     ['true', '2', 'x', None]
     """
-    if isinstance(series.dtype, pd.StringDtype):
+    if isinstance(series.dtype, pd.StringDtype) and series.dtype.storage == "pyarrow":
         array = pa.array(series.array, from_pandas=True)
         return array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array
     if isinstance(series.dtype, pd.CategoricalDtype):  # its values would be floats beside a gap

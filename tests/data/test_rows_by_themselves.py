@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -87,6 +88,18 @@ def test_an_odd_name_changes_no_user(odd: str, tmp_path: Path) -> None:
     config = settings_of(("",), users=True, sides=False, german=False)
     rows = rows_of(user=["7.0", "8.0", "9.0", odd])
     assert not one_row_changes_another(rows, SOURCES["csv"][0], tmp_path, config)
+
+
+@pytest.mark.parametrize("kind", ["object", "string[python]"])
+def test_half_a_character_refuses_no_row(kind: str, tmp_path: Path) -> None:
+    """Arrow takes no such text, and one cell made the whole column an error."""
+    config = settings_of(("",), users=True, sides=False, german=False)
+    rows = rows_of(user=["7.0", "8.0", "\udc80"], word=["a", "\udc80", "01"])
+
+    def source(some: list[Row], _: Path) -> pd.DataFrame:
+        return pd.DataFrame(some, dtype=kind)
+
+    assert not one_row_changes_another(rows, source, tmp_path, config)
 
 
 @pytest.mark.parametrize("kind", ["lists", "records"])
