@@ -13,6 +13,13 @@ class DataError(InputError):
     """A table, image file or column that cannot be used."""
 
 
+class TableChanged(DataError):
+    """A table that a party could read before it joined a run, and cannot read any more.
+
+    Whether it can follows from rows, so the operator is told and nobody else.
+    """
+
+
 class ModelFileError(InputError):
     """A model file that cannot be read or must not be trusted."""
 

@@ -16,7 +16,7 @@ from homo_dp.config.schema import Config
 from homo_dp.console.options import Interrupted, Screen
 from homo_dp.console.screen import Progress
 from homo_dp.core.crash_points import crash_point
-from homo_dp.core.errors import ConfigError, DataError, MessageError
+from homo_dp.core.errors import ConfigError, DataError, MessageError, TableChanged
 from homo_dp.core.event_log import about, kept_events, told_errors
 from homo_dp.core.files import is_locked
 from homo_dp.data.databases import is_database
@@ -230,10 +230,14 @@ class PartyProcess:
         with _refusing():
             check_work(own, config, self.name)
             check_count(own, config, self.name)
-            encoding = party_encoding(config, self.name)
+            with self._readable():
+                encoding = party_encoding(config, self.name)
             check_encoding(plan, encoding.to_json())
             self._check_size(config, encoding)
-        federation = load_federation(config, self.own.train.seed, only=self.name, leave_out=True)
+        with self._readable():
+            federation = load_federation(
+                config, self.own.train.seed, only=self.name, leave_out=True
+            )
         held = federation.parties[self.name]
         rows = self._rows(own, config, held)
         for note in shown_notes(federation.notes):
@@ -295,6 +299,20 @@ class PartyProcess:
             self.tracker, config, who, folder, party.mechanism, private=self._is_private(party)
         )
         return party
+
+    @contextmanager
+    def _readable(self) -> Iterator[None]:
+        """Raise TableChanged where the table, not the plan, is why something cannot be read."""
+        try:
+            yield
+        except DataError as error:
+            try:
+                check_own_rows(self.own, self.name)
+            except DataError as changed:
+                raise TableChanged(
+                    f"{changed} (it was readable when the run was joined; nobody else is told)"
+                ) from error
+            raise
 
     def _rows(self, own: Config, config: Config, held: PartyData) -> int:
         """The declared row count, else that of the training rows and of all that are left out;

@@ -130,7 +130,7 @@ class Hostile:
                 tensors = [tensor for _, tensor in sorted(message.tensors.items())]
                 released.append(torch.cat([tensor.double().flatten() for tensor in tensors]))
             if message.kind == "join" and later is not None:
-                (place / "table.csv").write_text(later)
+                (place / "table.csv").write_text(later, errors="surrogateescape")
             if message.kind == "update" and message.round < rounds:
                 aggregator.send(
                     Message(RUN, message.round + 1, AGGREGATOR, PARTY, "weights", weights)

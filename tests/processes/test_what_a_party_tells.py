@@ -5,6 +5,7 @@ whatever the plan asks.
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from homo_dp.config.schema import Config
 from tests.processes.hostile import Hostile, job
@@ -218,6 +219,43 @@ def test_a_row_that_cannot_be_used_any_more_is_left_out(hostile: Hostile, unname
     heard = hostile.hear(table, asked, own, later=changed)
     assert heard.messages == expected.messages
     assert "1 rows do not fit" in heard.screen
+
+
+@pytest.mark.parametrize("unreadable", ["a row that is cut off", "an age that is no text"])
+def test_a_table_that_cannot_be_read_any_more_is_not_refused(
+    hostile: Hostile, unreadable: str
+) -> None:
+    """One row decided whether the aggregator got `refused: plan`."""
+    table, changed = (HEADER + "\n".join(rows) + "\n" for rows in (PEOPLE, UNNAMED[unreadable]))
+    asked, own = QUESTIONS["none: a job as any"], {**NAMED, **DECLARED}
+    heard = hostile.hear(table, asked, own, later=changed)
+    assert [message[0] for message in heard.messages] == ["join"]
+    assert str(heard.error).startswith("TableChanged: ")
+
+
+@pytest.mark.parametrize("image", ["damaged.png", "larger.png", "nowhere.png"])
+def test_an_image_that_cannot_be_used_any_more_is_not_refused(
+    hostile: Hostile, tmp_path: Path, image: str
+) -> None:
+    images = tmp_path / "images"
+    images.mkdir()
+    for number in range(40):
+        Image.new("L", (8, 8), number).save(images / f"{number}.png")
+    Image.new("L", (9, 9)).save(images / "larger.png")
+    (images / "damaged.png").write_text("no image")
+    asked = job({}, data__image={"shape": [1, 8, 8]}, data__classes=[0, 1])
+    table = "file_name,y\n" + "".join(f"{number}.png,{number % 2}\n" for number in range(40))
+
+    def own() -> dict[str, object]:
+        annotations = hostile.folder / str(hostile.runs + 1) / "table.csv"
+        return {**DECLARED, "data.files": {"a": f"{images}#{annotations}"}}
+
+    expected = hostile.hear(table, asked, own())
+    assert [message[0] for message in expected.messages] == ["join", "update"], expected.error
+    heard = hostile.hear(table, asked, own(), later=f"{table}{image},1\n")
+    assert heard.messages == expected.messages[:1]
+    assert image in str(heard.error)
+    assert hostile.hear(f"{table}{image},1\n", asked, own()).messages == []
 
 
 EMPTY = {"no rows": [], "test rows only": [f"{row},u1,test" for row in BASE]}

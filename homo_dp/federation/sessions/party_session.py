@@ -20,7 +20,13 @@ from typing import Any
 from torch import Tensor
 
 from homo_dp.core.crash_points import crash_point
-from homo_dp.core.errors import ConfigError, InputError, MessageError, TransportError
+from homo_dp.core.errors import (
+    ConfigError,
+    InputError,
+    MessageError,
+    TableChanged,
+    TransportError,
+)
 from homo_dp.core.event_log import about
 from homo_dp.federation.mechanisms.base import Mechanism, PartyPlan, Release, Weights
 from homo_dp.federation.mechanisms.local_fit import LocalFit
@@ -475,6 +481,8 @@ class PartySession:
         """Start with a plan, or tell the aggregator in one word why not, and stop."""
         try:
             self._start(plan)
+        except TableChanged:
+            raise  # a refusal would tell others about rows
         except (PrivacyError, InputError) as refusal:
             self._messages.refuse_plan(refusal)
             raise
