@@ -250,8 +250,8 @@ def _from_files(
         for party, path in data.files.items()
     ]
     if isinstance(data.test_file, str):
-        test = _load(data.test_file, encoding, data, leave_out, test=True)
-        held = _deal_test(data, held, test, seed)
+        shared = _load(data.test_file, encoding, data, leave_out, test=True)
+        held = _deal_test(data, held, shared, seed)
     return encoding, held
 
 
