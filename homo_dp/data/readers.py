@@ -20,6 +20,7 @@ from typing import IO, TYPE_CHECKING, Any, cast
 
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute
 import pyarrow.csv
 
 from homo_dp.config.addresses import masked
@@ -56,6 +57,9 @@ _LARGEST_BLOCK = 1 << 28
 _GZIP = b"\x1f\x8b"
 # A table compresses 3 to 50 times; 1,000 times is a file that was made to fill the memory.
 _MOST_RATIO, _SMALL = 200, 1 << 26
+# Parquet writes a value that is repeated once, and a column of one value in a few bytes.
+_MOST_PARQUET_RATIO = 1000
+_LONGEST_HEADER = 1 << 24  # characters of the first line
 MANY_COLUMNS = 5_000  # a table with more gets a warning
 MOST_COLUMNS = 100_000
 _TEXT = {pa.string(): pd.StringDtype("pyarrow"), pa.large_string(): pd.StringDtype("pyarrow")}
@@ -123,9 +127,11 @@ def read_table(
     names = header(file, form)
     with _explained(file, names, form):
         if is_parquet(file):
+            if (problem := too_large(_check_values(file))) is not None:
+                raise DataError(f"{file}: {problem}; split the file")
             table = _parquet().read_table(file).select(names)
         else:
-            _check_unpacked(file)
+            _check_unpacked(file, form)
             table = _with_block_that_fits(lambda size: _read_csv(file, names, size, form))
         frame = _to_pandas(table)  # Python has no date after the year 9999
     if len(frame) == 0 and not may_be_empty:
@@ -305,7 +311,7 @@ def reason(error: BaseException) -> str:
 def _csv_header(file: Path, form: CsvForm) -> list[str]:
     _check_is_text(file)
     with _stream(file) as raw, io.TextIOWrapper(raw, encoding=form.codec, newline="") as text:
-        names = next(csv.reader(text, delimiter=form.separator), [])
+        names = next(csv.reader(_header_lines(text, file), delimiter=form.separator), [])
     if not any(name.strip() for name in names):
         raise DataError(f"{file}: the first line is empty; a table needs a header")
     if len(names) == 1 and likely_separator(names[0]) not in (form.separator, None):
@@ -313,6 +319,17 @@ def _csv_header(file: Path, form: CsvForm) -> list[str]:
             f"{file}: the columns are not separated by {form.separator!r}; {_form_advice(file)}"
         )
     return names
+
+
+def _header_lines(text: io.TextIOWrapper, file: Path) -> Iterator[str]:
+    """The lines of a file, without taking one that is as long as the memory."""
+    while line := text.readline(_LONGEST_HEADER):
+        if len(line) == _LONGEST_HEADER:
+            raise DataError(
+                f"{file}: the first line has {_LONGEST_HEADER} characters or more; a table has a "
+                "header and one line for each row"
+            )
+        yield line
 
 
 def _start(file: Path) -> bytes:
@@ -368,6 +385,7 @@ def _batches(
     file: Path, names: Sequence[str], rows: int, form: CsvForm
 ) -> Iterator[pa.RecordBatch]:
     if is_parquet(file):
+        _check_values(file)
         with _parquet().ParquetFile(file) as parquet:
             yield from (
                 batch.select(list(names)) for batch in parquet.iter_batches(batch_size=rows)
@@ -399,22 +417,67 @@ def _csv_options(
     }
 
 
-def _check_unpacked(file: Path) -> None:
+def _check_unpacked(file: Path, form: CsvForm) -> None:
     """Refuse a gzip file that unpacks to far more than a table does, before it fills the memory."""
     if not _is_gzip(file):
         return
     most = max(_SMALL, _MOST_RATIO * file.stat().st_size)
+    separator = form.separator.encode()
     with gzip.GzipFile(file) as stream:
-        size = 0
+        size = cells = 0
         while piece := stream.read(_BLOCK):
             size += len(piece)
+            cells += piece.count(separator) + piece.count(b"\n")
             if size > most:
                 raise DataError(
                     f"{file}: unpacks to more than {most} bytes, {_MOST_RATIO} times its size; if it "
                     "is meant, unpack it first"
                 )
-    if (problem := too_large(2 * size)) is not None:
+    # Arrow keeps the text and, of each cell, where it ends
+    if (problem := too_large(size + 8 * cells)) is not None:
         raise DataError(f"{file}: {problem}; split the file")
+
+
+def _check_values(file: Path) -> int:
+    """About how many bytes the values of a Parquet file take; DataError for one that declares far
+    more than a table of its size, before it fills the memory.
+    """
+    most = max(_SMALL, _MOST_PARQUET_RATIO * file.stat().st_size)
+    # not by the row groups: on a damaged file pyarrow ends the process where it is asked for them
+    facts = _parquet().read_metadata(file)
+    size = 8 * facts.num_rows * facts.num_columns
+    if size <= most:
+        size += _length_of_texts(file, most)
+    if size > most:
+        raise DataError(
+            f"{file}: its values take more than {most} bytes, {_MOST_PARQUET_RATIO} times its size; "
+            "write it as several files"
+        )
+    return size
+
+
+def _length_of_texts(file: Path, most: int) -> int:
+    """Bytes of all texts of a Parquet file: repeated ones are not copied to count them. It stops
+    above ``most``.
+    """
+    arrow = _parquet().ParquetFile(file).schema_arrow
+    names = [
+        field.name
+        for field in arrow
+        if pyarrow.types.is_string(field.type)
+        or pyarrow.types.is_large_string(field.type)
+        or pyarrow.types.is_binary(field.type)
+        or pyarrow.types.is_large_binary(field.type)
+    ]
+    size = 0
+    with _parquet().ParquetFile(file, read_dictionary=names) as parquet:
+        for batch in parquet.iter_batches(columns=names) if names else ():
+            for column in batch.columns:
+                lengths = pyarrow.compute.binary_length(column.dictionary)
+                size += pyarrow.compute.sum(lengths.take(column.indices)).as_py() or 0
+            if size > most:
+                break
+    return size
 
 
 def _has_quotes(file: Path) -> bool:
@@ -469,6 +532,8 @@ def _explained(file: Path, names: Sequence[str], form: CsvForm) -> Iterator[None
         yield
     except DataError:
         raise
+    except MemoryError:  # Arrow's, too
+        raise DataError(f"{file}: does not fit into memory; split the file") from None
     except (pa.ArrowException, OSError, EOFError, ValueError, csv.Error, zlib.error) as error:
         text = reason(error)
         if is_parquet(file):

@@ -173,6 +173,49 @@ def test_a_gzip_file_that_unpacks_to_far_more_than_a_table_is_refused(
         read_table(path)
 
 
+def test_a_first_line_without_an_end_is_refused_before_it_fills_the_memory(tmp_path: Path) -> None:
+    """3 MB took all memory, and ended in a traceback."""
+    path = tmp_path / "bomb.csv.gz"
+    path.write_bytes(gzip.compress(b"a" * (1 << 25)))
+    for read in (header, read_table, read_in_pieces):
+        with pytest.raises(DataError, match="the first line has"):
+            read(path)
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pa.repeat(pa.scalar(1, pa.int64()), 1 << 20),
+        pa.repeat(pa.scalar("a" * 1000), 1 << 14),
+        pa.repeat(pa.scalar("a" * 1000, pa.large_string()), 1 << 14),
+        pa.repeat(pa.scalar(b"a" * 1000), 1 << 14),
+    ],
+)
+def test_a_parquet_file_whose_values_take_far_more_than_a_table_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, column: pa.Array
+) -> None:
+    """1.7 KB took 4 GB: a value that is repeated is written once."""
+    path = tmp_path / "bomb.parquet"
+    pq.write_table(pa.table({"a": column}), path, compression="zstd")
+    read_table(path)  # which is small
+    monkeypatch.setattr(readers, "_SMALL", 1000)
+    for read in (read_table, lambda path: next(read_chunks(path))):
+        with pytest.raises(DataError, match="its values take more than"):
+            read(path)
+
+
+def test_a_table_for_which_memory_is_short_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(readers, "too_large", lambda size: f"it needs {size} bytes")
+    pq.write_table(pa.table({"a": ["xyz", None], "b": [1, 2]}), tmp_path / "t.parquet")
+    with pytest.raises(DataError, match="it needs 35 bytes; split"):
+        read_table(tmp_path / "t.parquet")
+    write(tmp_path, "t.csv.gz", gzip.compress(b"a;b\n1;2\n"))
+    with pytest.raises(DataError, match="it needs 40 bytes; split"):
+        read_table(tmp_path / "t.csv.gz", readers.CsvForm(";"))
+
+
 def test_a_date_that_python_does_not_have_is_one_line(tmp_path: Path) -> None:
     path = tmp_path / "t.parquet"
     days = pa.array([1, 2**30], pa.int32()).cast(pa.date32())
