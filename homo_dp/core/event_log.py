@@ -13,13 +13,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from homo_dp.core.errors import printable
+from homo_dp.core.errors import TransportError, printable
 from homo_dp.core.files import read_end
 
 FORMATS: Final = ("text", "json")
 FILE: Final = "events.jsonl"
 JOINED: Final = "joined"  # event of an aggregator: it let a party into the run
 REFUSED: Final = "refused: "  # prefix of the last event of a run that this side refused
+UNREACHED: Final = "transport failed: "  # the same of one that ended for want of its transport
 # size at which the file of events is replaced; the one before is kept beside it
 _MOST_BYTES: Final = 1 << 20
 _MOST_READ: Final = 4 << 20  # bytes at the end of a file
@@ -117,6 +118,7 @@ def told_errors(*refusals: type[BaseException]) -> Iterator[None]:
     except BaseException as error:
         told_to = isinstance(error, KeyboardInterrupt | SystemExit)
         how = REFUSED if isinstance(error, refusals) else "ended: "
+        how = UNREACHED if isinstance(error, TransportError) else how
         why = (
             "was told to"
             if isinstance(error, SystemExit)

@@ -445,7 +445,7 @@ def _check_values(file: Path) -> int:
     most = max(_SMALL, _MOST_PARQUET_RATIO * file.stat().st_size)
     # not by the row groups: on a damaged file pyarrow ends the process where it is asked for them
     facts = _parquet().read_metadata(file)
-    size = 8 * facts.num_rows * facts.num_columns
+    size: int = 8 * facts.num_rows * facts.num_columns
     if size <= most:
         size += _length_of_texts(file, most)
     if size > most:

@@ -25,7 +25,7 @@ from homo_dp.config.served_run import SERVED, check_bounded, served_layer
 from homo_dp.console.options import BUG, DONE, INTERRUPTED, REFUSED, Screen
 from homo_dp.core.errors import ConfigError, InputError, TransportError, one_line
 from homo_dp.core.event_log import REFUSED as TOLD_REFUSAL
-from homo_dp.core.event_log import about, read_events
+from homo_dp.core.event_log import UNREACHED, about, read_events
 from homo_dp.core.files import is_locked, make_folder, write_whole
 from homo_dp.runs.processes import asker_sealers, check_bounds_source
 from homo_dp.transport.waiting_runs import Call, FolderCalls, asker_of
@@ -39,6 +39,8 @@ _STARTS: Final = 3  # in a row, of one run that ended by a signal or a bug
 # Seconds until a run that failed is taken again: doubled with each failure in a row, since what a
 # process cannot start with (a table, a key) stays so for longer.
 _FIRST_REST, _LAST_REST = 5.0, 600.0
+# The most after a failure of the transport, which passes without anybody changing this party.
+_LAST_REST_OF_TRANSPORT: Final = 30.0
 # Seconds after which a process that fails was well before, and waited for a share, a server or an
 # aggregator: it is taken again at once, as the others pay for rounds without it.
 _LASTED: Final = 60.0
@@ -277,15 +279,23 @@ class PartyServer:
         """Whether the budget does not allow a run: a ledger that could not be written, as on a full
         disk, has the same exit code.
         """
-        last = read_events(self._folder(run))[-1:]
-        return all(str(event.get("event")).startswith(TOLD_REFUSAL) for event in last)
+        last = self._last_event(run)
+        return last is None or last.startswith(TOLD_REFUSAL)
+
+    def _last_event(self, run: str) -> str | None:
+        """What a run's process said of its end; None where it said nothing."""
+        return next(
+            (str(event.get("event")) for event in read_events(self._folder(run))[-1:]), None
+        )
 
     def _rest(self, run: str, what: str) -> None:
         """Leave a run that failed alone for a while, longer after each failure in a row."""
         now = time.monotonic()
         lasted = now - self._began.get(run, now) >= _LASTED
         failures = self._failures[run] = 1 if lasted else self._failures.get(run, 0) + 1
-        seconds = min(_LAST_REST, _FIRST_REST * 2.0 ** min(failures - 1, 10))
+        of_transport = (self._last_event(run) or "").startswith(UNREACHED)
+        most = _LAST_REST_OF_TRANSPORT if of_transport else _LAST_REST
+        seconds = min(most, _FIRST_REST * 2.0 ** min(failures - 1, 10))
         self._rests[run] = now + seconds
         self._say(run, f"{what}; taken again after {seconds:g} s, if it calls")
 

@@ -56,11 +56,12 @@ _REFUSED: Final = 32  # files that one look refuses
 _MORE: Final = 0.02  # seconds between looks at a folder of which the last look saw a part
 _FIRST_RETRY, _LAST_RETRY = 0.05, 5.0  # seconds between attempts after an I/O error
 _BRIEF: Final = 3.0  # seconds for which the aggregator tries to reach one recipient
-# what may pass: a share that is away for a moment, a full disk, too many open files
+# what may pass: a share that is away or read-only for a moment, a full disk, too many open files
 _PASSING: Final = frozenset(
     {errno.ENOENT, errno.ESTALE, errno.EIO, errno.ENODEV, errno.ENXIO, errno.EAGAIN, errno.EBUSY}
     | {errno.ETIMEDOUT, errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENOTCONN, errno.EREMOTEIO}
     | {errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ECONNREFUSED}
+    | {errno.EROFS}
 )
 _AGAIN: Final = 5.0  # seconds until a file that could not be read is tried again
 _ASIDE: Final = 20  # messages kept for a look at why they could not be read

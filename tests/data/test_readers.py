@@ -12,6 +12,7 @@ import pytest
 
 from homo_dp.core.errors import DataError
 from homo_dp.data import readers
+from homo_dp.data.csv_dialect import CsvForm
 from homo_dp.data.readers import header, read_chunks, read_table
 
 GOOD = b"a,b\n1,x\n2,\n3,?\n"
@@ -213,7 +214,7 @@ def test_a_table_for_which_memory_is_short_is_one_line(
         read_table(tmp_path / "t.parquet")
     write(tmp_path, "t.csv.gz", gzip.compress(b"a;b\n1;2\n"))
     with pytest.raises(DataError, match="it needs 40 bytes; split"):
-        read_table(tmp_path / "t.csv.gz", readers.CsvForm(";"))
+        read_table(tmp_path / "t.csv.gz", CsvForm(";"))
 
 
 def test_a_date_that_python_does_not_have_is_one_line(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ import yaml
 from homo_dp import status
 from homo_dp.config.load import load_config
 from homo_dp.console.options import Screen
-from homo_dp.core.errors import ConfigError
+from homo_dp.core.errors import ConfigError, TransportError
 from homo_dp.core.event_log import kept_events, told_errors
 from homo_dp.core.files import is_locked
 from homo_dp.federation.protocol.ids import AGGREGATOR
@@ -284,6 +284,24 @@ def test_a_run_that_failed_after_a_while_is_taken_again_within_seconds_each_time
     assert waits == ["5 s, if it calls", "10 s, if it calls", "20 s, if it calls"]
     monkeypatch.setattr("homo_dp.runs.serving._LASTED", 0.0)  # each has lasted for long enough
     assert [fail() for _ in range(3)] == ["5 s, if it calls"] * 3
+
+
+def test_a_run_that_fails_at_once_for_want_of_its_transport_is_taken_again_within_seconds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A share that was mounted read-only for some minutes cost a party ten more."""
+    server, said = on_flower(tmp_path), list[str]()
+    monkeypatch.setattr(server, "_say", lambda run, text: said.append(text))
+    for run, error in (("a-1", TransportError("read-only")), ("a-2", ConfigError("no table"))):
+        folder = tmp_path / "state" / run
+        folder.mkdir(parents=True)
+        refused = pytest.raises(ValueError, match=r"read-only|no table")
+        with refused, kept_events(folder), told_errors(BudgetExceeded):
+            raise error
+        for _ in range(8):
+            server._starts[run], server._began[run] = 1, time.monotonic()
+            server._ended(run, 2)
+    assert [text.split("after ")[1].split(" s")[0] for text in said[7::8]] == ["30", "600"]
 
 
 def test_a_run_whose_ledger_could_not_be_written_is_taken_again_and_one_refused_is_not(
