@@ -40,7 +40,13 @@ from homo_dp.federation.sessions.build import (
 from homo_dp.federation.sessions.crash_state import Row, RunFolder
 from homo_dp.federation.sessions.ledger_heads import LedgerHeads
 from homo_dp.federation.sessions.members import MOST_ROWS, Members, SessionRules
-from homo_dp.federation.sessions.plan import PlanJson, difference, facts_for_aggregator, make_plan
+from homo_dp.federation.sessions.plan import (
+    PlanJson,
+    difference,
+    facts_for_aggregator,
+    make_plan,
+    needs_declared_rows,
+)
 from homo_dp.federation.sessions.plan_schema import read_plan
 from homo_dp.federation.sessions.statement import statement_lines
 from homo_dp.models.baselines import majority
@@ -100,6 +106,21 @@ COHORT_NOTE = (
 )
 # of a round: in no output where cohorts are drawn in secret
 WHO = ("replied", "missing", "refused")
+
+
+def rows_note(config: Config, least: int) -> str | None:
+    """What to declare so that a run that tolerates a missing party can begin without one; None
+    where it can.
+    """
+    names = [each.name for each in config.federation.parties]
+    missing = [name for name in names if config.data.rows.get(name) is None]
+    needs = needs_declared_rows(config)
+    if least >= len(names) or needs is None or not missing:
+        return None
+    keys = ", ".join(f"data.rows.{name}" for name in missing)
+    return (
+        f"{needs}: the run can begin without a party only if its rows are declared here: set {keys}"
+    )
 
 
 class AggregatorProcess:
@@ -172,6 +193,8 @@ class AggregatorProcess:
             )
             rules = self._rules()
             if plan is None:
+                if (note := rows_note(config, rules.min_parties)) is not None:
+                    self.screen.warn(note)
                 members.open(rules)
                 plan = self._plan({name: members.rows.get(name) for name in members.parties})
             config = self.config
