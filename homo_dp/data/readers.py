@@ -430,8 +430,8 @@ def _check_unpacked(file: Path, form: CsvForm) -> None:
             cells += piece.count(separator) + piece.count(b"\n")
             if size > most:
                 raise DataError(
-                    f"{file}: unpacks to more than {most} bytes, {_MOST_RATIO} times its size; if it "
-                    "is meant, unpack it first"
+                    f"{file}: unpacks to more than {most} bytes, {_MOST_RATIO} times its size; "
+                    "if it is meant, unpack it first"
                 )
     # Arrow keeps the text and, of each cell, where it ends
     if (problem := too_large(size + 8 * cells)) is not None:
@@ -450,8 +450,8 @@ def _check_values(file: Path) -> int:
         size += _length_of_texts(file, most)
     if size > most:
         raise DataError(
-            f"{file}: its values take more than {most} bytes, {_MOST_PARQUET_RATIO} times its size; "
-            "write it as several files"
+            f"{file}: its values take more than {most} bytes, {_MOST_PARQUET_RATIO} times its "
+            "size; write it as several files"
         )
     return size
 
