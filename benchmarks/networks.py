@@ -178,7 +178,7 @@ def trained(
     if chain is None:
         raise ValueError(f"--models {model}: has no fast gradients; choose mlp or cnn")
     passes, weights = ChainPasses(chain, CurrentBlock(), exact=True), list(module.parameters())
-    clipped = ClippedSum(weights)
+    clipped = ClippedSum(weights, passes.columns)
     sums = clipped.parts
     first, second, mean = ([torch.zeros_like(total) for total in sums] for _ in range(3))
     generator = torch.Generator().manual_seed(1000 + seed)

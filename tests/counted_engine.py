@@ -32,12 +32,9 @@ def count(note: Callable[[str, Any], None], put: Callable[[Any, str, Any], None]
     from opacus.optimizers import DPOptimizer
 
     from homo_dp.privacy.engine.engine import PrivacyEngine
-    from homo_dp.privacy.engine.fast_module import FastDPOptimizer
 
     for kind, name in ((PrivacyEngine, "make_private"), (DPOptimizer, "step")):
         put(kind, name, noting(note, name, getattr(kind, name)))
-    if "step" in vars(FastDPOptimizer):
-        put(FastDPOptimizer, "step", noting(note, "step", FastDPOptimizer.step))
 
 
 class _WhenImported(importlib.abc.MetaPathFinder):

@@ -116,13 +116,13 @@ WITHOUT_COMPILER = """
 import sys
 import torch
 from homo_dp.core.heavy_imports import keep_compiler_out
-from homo_dp.privacy.engine.sgd import step_optimizer
+from homo_dp.privacy.engine.sgd import plain_sgd_step
 
 keep_compiler_out()
 weight = torch.nn.Parameter(torch.ones(2))
 optimizer = torch.optim.SGD([weight], lr=0.5)
 weight.grad = torch.ones(2)
-step_optimizer(optimizer, [weight], [weight.grad])
+assert plain_sgd_step(optimizer, [weight], [weight.grad])
 optimizer.zero_grad()
 optimizer.load_state_dict(optimizer.state_dict())
 print(weight.tolist(), weight.grad, "torch._dynamo" in sys.modules)

@@ -27,7 +27,7 @@ from homo_dp.federation.mechanisms.train_hooks import (
 )
 from homo_dp.models.scoring import outputs_row_by_row
 from homo_dp.models.task import Task
-from homo_dp.privacy.engine.sgd import step_optimizer
+from homo_dp.privacy.engine.sgd import plain_sgd_step
 from homo_dp.privacy.gradients.losses import per_sample
 from homo_dp.privacy.noise.source import NoiseSource
 from homo_dp.statistics.released_metrics import ReleasedMetrics
@@ -344,7 +344,8 @@ class PlainOptimizer:
             return
         if self.grad_clip is not None:
             nn.utils.clip_grad_norm_([parameter for parameter, _ in moved], self.grad_clip)
-        step_optimizer(self.optimizer, *(list(part) for part in zip(*moved, strict=True)))
+        if not plain_sgd_step(self.optimizer, *(list(part) for part in zip(*moved, strict=True))):
+            self.optimizer.step()
 
 
 def made_private(noise: NoiseSource, **options: Any) -> tuple[PrivacyEngine, Training]:

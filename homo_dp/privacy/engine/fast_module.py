@@ -17,7 +17,7 @@ from homo_dp.privacy.engine.dp_optimizer import SecureDPOptimizer, check_trained
 from homo_dp.privacy.engine.drawn_ahead import PoissonBatches
 from homo_dp.privacy.engine.passes import Passes
 from homo_dp.privacy.engine.release import ClippedSum, ForStep
-from homo_dp.privacy.engine.sgd import step_optimizer, views
+from homo_dp.privacy.engine.sgd import plain_sgd_step, views
 from homo_dp.privacy.errors import PrivacyError
 from homo_dp.privacy.gradients.fast.chain import all_finite
 from homo_dp.privacy.gradients.losses import Loss, per_sample
@@ -204,6 +204,11 @@ class FastDPOptimizer(SecureDPOptimizer):
         """Nothing to do: noise, grid and division are one pass over the sum."""
 
     def pre_step(self, closure: Callable[[], float] | None = None) -> bool:
+        """Whether the wrapped optimizer has still to step, by ``DPOptimizer.step``.
+
+        Plain SGD has moved the weights by then: its own step costs more than a small model's
+        gradient.
+        """
         self._check_fresh()
         self.clip_and_accumulate()
         skipped = self._check_skip_next_step()
@@ -213,14 +218,9 @@ class FastDPOptimizer(SecureDPOptimizer):
         self.add_noise()
         if self.step_hook:
             self.step_hook(self)
-        return self.hand_out is None
-
-    def step(self, closure: Callable[[], float] | None = None) -> None:
-        if closure is not None:
-            with torch.enable_grad():
-                closure()
-        if self.pre_step():
-            step_optimizer(self.original_optimizer, self.clipped.parameters, self._gradients)
+        if self.hand_out is not None:
+            return False
+        return not plain_sgd_step(self.original_optimizer, self.clipped.parameters, self._gradients)
 
     def zero_grad(self, set_to_none: bool = False) -> None:
         if not self._is_last_step_skipped:

@@ -140,7 +140,7 @@ class ClippedSum:
         finite: Whether the sum cannot be anything but finite.
     """
 
-    def __init__(self, parameters: list[nn.Parameter], at_least: int = 0) -> None:
+    def __init__(self, parameters: list[nn.Parameter], at_least: int) -> None:
         self.parameters = parameters
         size = sum(parameter.numel() for parameter in parameters)
         device = parameters[0].device

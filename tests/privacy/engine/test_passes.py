@@ -108,7 +108,7 @@ def test_a_backward_pass_is_that_of_the_last_forward_pass_and_a_sum_is_taken_onc
     made.backward_of(second, squared_error, torch.ones(4))
     with pytest.raises(PrivacyError, match="one forward and one backward pass"):
         made.backward_of(second, squared_error, torch.ones(4))
-    clipped = ClippedSum(made.parameters)
+    clipped = ClippedSum(made.parameters, made.columns)
     made.take_clipped_sum(1.0, clipped, accumulate=False)
     with pytest.raises(ValueError, match="no gradients since the last step"):
         made.take_clipped_sum(1.0, clipped, accumulate=False)

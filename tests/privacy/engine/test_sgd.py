@@ -9,8 +9,12 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
 
-from homo_dp.privacy.engine.sgd import is_plain_sgd, step_optimizer, views
+from homo_dp.privacy.engine.sgd import is_plain_sgd, plain_sgd_step, views
 
 
 @pytest.mark.parametrize("count", [1, 40])
@@ -29,9 +33,9 @@ def test_steps_are_torch_s(count: int, options: dict[str, Any]) -> None:
         for mine, yours in zip(ours, theirs, strict=True):
             mine.grad = torch.randn(3, 2, generator=generator)
             yours.grad = mine.grad.clone()
-        step_optimizer(
-            one, ours, [parameter.grad for parameter in ours if parameter.grad is not None]
-        )
+        gradients = [parameter.grad for parameter in ours if parameter.grad is not None]
+        if not plain_sgd_step(one, ours, gradients):
+            one.step()
         other.step()
     for mine, yours in zip(ours, theirs, strict=True):
         torch.testing.assert_close(mine, yours)
@@ -67,6 +71,35 @@ def test_plain_sgd_is_told_from_sgd_that_does_more() -> None:
     watched.register_step_post_hook(lambda *_: calls.append(1))
     assert not is_plain_sgd(watched)
     weight.grad = torch.ones(3)
-    step_optimizer(watched, [weight], [weight.grad])
-    assert calls == [1]
-    assert weight.tolist() == pytest.approx([0.9] * 3)
+    assert not plain_sgd_step(watched, [weight], [weight.grad])
+    assert weight.tolist() == [1, 1, 1]
+
+
+@pytest.mark.parametrize("count", [1, 40])
+def test_a_hook_before_steps_may_replace_or_remove_gradients_as_in_torch(count: int) -> None:
+    weights = [nn.Parameter(torch.ones(2)) for _ in range(count + 1)]
+    optimizer = torch.optim.SGD(weights, lr=0.5)
+
+    def replace(*_: Any) -> None:
+        for weight in weights:
+            weight.grad = torch.full((2,), 4.0)
+        weights[-1].grad = None
+
+    optimizer.register_step_pre_hook(replace)
+    gradients = [torch.ones(2) for _ in weights]
+    for weight, gradient in zip(weights, gradients, strict=True):
+        weight.grad = gradient
+    assert plain_sgd_step(optimizer, weights, gradients)
+    assert [weight.tolist() for weight in weights] == [[-1, -1]] * count + [[1, 1]]
+
+
+@pytest.mark.parametrize(
+    "register", [register_optimizer_step_pre_hook, register_optimizer_step_post_hook]
+)
+def test_hooks_on_all_optimizers_are_called(register: Any) -> None:
+    weight = nn.Parameter(torch.ones(1))
+    handle = register(lambda *_: None)
+    try:
+        assert not is_plain_sgd(torch.optim.SGD([weight], lr=0.1))
+    finally:
+        handle.remove()

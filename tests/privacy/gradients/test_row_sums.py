@@ -42,7 +42,7 @@ def summed(
     passes: Passes, loss: Loss, features: Tensor, labels: Tensor, size: int, clip_norm: float
 ) -> Tensor:
     """The clipped sum in blocks of so many rows."""
-    clipped = ClippedSum(passes.parameters)
+    clipped = ClippedSum(passes.parameters, passes.columns)
     for start in range(0, len(features), size):
         rows = slice(start, start + size)
         number, _ = passes.forward(features[rows])
