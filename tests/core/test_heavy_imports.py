@@ -112,6 +112,15 @@ def test_what_trains_nothing_imports_no_opacus(code: str, tmp_path: Path) -> Non
     assert "opacus" not in modules_after(code, tmp_path)
 
 
+def test_the_engine_for_loops_of_ones_own_is_imported_quickly_too() -> None:
+    """That is, without the garbage collector, which is frozen after it."""
+    code = (
+        "import gc, torch\nimport homo_dp.opacus\nprint(gc.get_freeze_count() > 0, gc.isenabled())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["True", "True"]
+
+
 WITHOUT_COMPILER = """
 import sys
 import torch

@@ -171,7 +171,8 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
             release: What ``optimizer.step()`` does with the noisy sum: ``step``; ``hand_out``
                 (``optimizer.released`` is the sum in float64, nothing moves); ``hand_out_masked``
                 (the same in int64, with this party's share of the noise).
-            private_sum: The sum that is handed out: who shares its noise, and the rows of all.
+            private_sum: The sum that is handed out: who shares its noise, and the rows of all. For
+                ``hand_out`` it may be left out: all of the noise is then this party's own.
             noise: The source of noise and batches from now on, in place of the engine's.
             unknown: Refused.
 

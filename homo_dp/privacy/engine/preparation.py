@@ -257,13 +257,24 @@ def sum_to_hand_out(
     """The sum that is handed out over the weights that are trained; None for steps."""
     if release not in RELEASES:
         raise PrivacyError(f"release={release!r} is unknown; use one of {', '.join(RELEASES)}")
+    trained = sum(
+        parameter.numel()
+        for group in optimizer.param_groups
+        for parameter in group["params"]
+        if parameter.requires_grad
+    )
+    if release == "hand_out" and private_sum is None and isinstance(max_grad_norm, int | float):
+        rows = sampler.population if sampler.declared is None else sampler.declared
+        private_sum = PrivateSum(
+            trained, max_grad_norm, noise_multiplier, rows, sampler.sample_rate
+        )
     wanted = "step"
     if private_sum is not None:
         wanted = "hand_out" if private_sum.share is None else "hand_out_masked"
     if release != wanted:
         raise PrivacyError(
-            f"release={release}: needs private_sum for what is handed out (with a share of the "
-            "noise for hand_out_masked), and none for step"
+            f"release={release}: needs a private_sum with a share of the noise for "
+            "hand_out_masked, one without for hand_out, and none for step"
         )
     if private_sum is None:
         return None
@@ -279,10 +290,4 @@ def sum_to_hand_out(
             f"training (max_grad_norm={max_grad_norm}, sample_rate={sampler.sample_rate}, "
             f"noise_multiplier={noise_multiplier}); give the same to both"
         )
-    trained = sum(
-        parameter.numel()
-        for group in optimizer.param_groups
-        for parameter in group["params"]
-        if parameter.requires_grad
-    )
     return checked_sum(private_sum, trained)
