@@ -261,13 +261,14 @@ def compare_losses(
         )
 
 
-def differing(run: Run, features: Tensor, tolerance: float) -> str | None:
+def differing(run: Run, features: Tensor, tolerance: float, *, linear: bool = True) -> str | None:
     """``loss`` or ``gradient``, if a batch's differ from those of its parts; rows that are not
     finite are left out.
 
     Rows are weighted so that each has a gradient of about one: a large one would hide what happens
     to the others. The weights differ, as clip factors do, so that a backward pass that mixes what
-    it is given shows too.
+    it is given shows too. ``linear`` saves the backward pass of each row's weight; a backward pass
+    that is not linear, as of clamped gradients, is compared again without.
     """
     if _draws(run, features):
         return None
@@ -282,15 +283,21 @@ def differing(run: Run, features: Tensor, tolerance: float) -> str | None:
     length = 0.0
     for places in _parts(len(features), features.device):
         alone, gradients = run(features[places], places)
-        norm = _norm(gradients(torch.ones_like(alone)))
+        part = gradients(torch.ones_like(alone))
+        norm = _norm(part)
         if not math.isfinite(norm) or not bool(alone.isfinite().all()):
             continue
         weights[places] /= norm if norm > _ROUNDING else 1.0
-        part = gradients(weights[places].to(alone.dtype))
+        if linear and len(places) == 1:
+            weight = float(weights[places])
+            part, norm = [each * weight for each in part], norm * weight
+        else:
+            part = gradients(weights[places].to(alone.dtype))
+            norm = _norm(part)
         total = (
             part if total is None else [one + other for one, other in zip(total, part, strict=True)]
         )
-        length += _norm(part)
+        length += norm
         losses.append(alone.detach())
         kept[places] = True
     if total is None:
@@ -306,7 +313,7 @@ def differing(run: Run, features: Tensor, tolerance: float) -> str | None:
     if _norm([one - other for one, other in zip(batch, total, strict=True)]) > tolerance * (
         length + 1e-3
     ):
-        return "gradient"
+        return differing(run, features, tolerance, linear=False) if linear else "gradient"
     return None
 
 

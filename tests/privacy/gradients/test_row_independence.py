@@ -145,6 +145,32 @@ def test_only_first_steps_with_rows_are_compared(monkeypatch: pytest.MonkeyPatch
     assert not seen, "layers and losses of torch and ours are known to treat rows alone"
 
 
+class _ClampedBackward(torch.autograd.Function):
+    """The gradient of each row is clamped by itself, so it is not linear in the row's weight."""
+
+    @staticmethod
+    def forward(context: Any, values: Tensor) -> Tensor:
+        return values.clone()
+
+    @staticmethod
+    def backward(context: Any, *gradients: Tensor) -> Tensor:
+        return gradients[0].clamp(-0.01, 0.01)
+
+
+class _Clamped(nn.Linear):
+    def forward(self, inputs: Tensor) -> Tensor:
+        clamped: Tensor = _ClampedBackward.apply(super().forward(inputs))  # type: ignore[no-untyped-call]
+        return clamped
+
+
+def test_a_backward_pass_that_is_not_linear_may_treat_rows_alone() -> None:
+    features, labels = table()
+    model = _Clamped(4, 1)
+    alone = RowsAlone(model, squared_error)
+    alone.compare_made_up(features, labels, 40)
+    assert alone.compare_step(model, [(features, labels)])
+
+
 class _Noisy(nn.Module):
     """Dropout as a layer, a constant in float32, and values that only just stay apart."""
 
