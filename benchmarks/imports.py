@@ -3,7 +3,7 @@ MiB of processes.
 
 `python benchmarks/imports.py`; one JSON line. Bars, exits 1 above them: all that `python -m
 homo_dp.train` imports on the default data takes <= 1.6 s and <= 300 MiB, `train --dry-run` <= 1.5
-s, and the LR job of 3 x 10,000 rows x 100 columns without MLflow <= 420 MiB. `import torch` alone
+s, and the LR job of 3 x 10,000 rows x 100 columns without MLflow <= 520 MiB. `import torch` alone
 takes turns with them: it is the larger part of each, and the `_ratio` figures say how many times of
 it. Each figure is the smallest of `--repeats` fresh processes, since another process on the machine
 can only add to it.
@@ -79,7 +79,7 @@ def measure(repeats: int) -> dict[str, Any]:
     return result
 
 
-BARS = {"imports_cpu": 1.6, "imports_mib": 300, "dry_run_cpu": 1.5, "lr_job_mib": 420}
+BARS = {"imports_cpu": 1.6, "imports_mib": 300, "dry_run_cpu": 1.5, "lr_job_mib": 520}
 
 
 def main() -> int:
