@@ -196,8 +196,8 @@ class Simulation:
         """Train, from ``train.init_from`` if it is given; Ctrl-C ends early with the rounds that
         were finished.
 
-        The aggregator's session runs until it waits; then the parties take what was written to
-        them, and their charges become one commit before the aggregator sees an answer.
+        Whenever the aggregator's session waits, the parties take what was sent to them; their
+        charges become one commit before the aggregator sees an answer.
         """
         if self.earlier is not None:
             weights = self.earlier.weights
@@ -214,22 +214,19 @@ class Simulation:
         together = nullcontext if self.ledger is None else self.ledger.together
         hub = MemoryHub(self.mechanism.kinds)
         sessions = {name: self._session(name, hub.end(name)) for name in self.parties}
-        conversation = self._aggregate(aggregator, hub.aggregator())
         interrupted = False
         try:
             for session in sessions.values():
                 session.join()
-            next(conversation)
-            while True:
-                if not hub.to_aggregator:
-                    with together():
-                        while hub.to_parties:
-                            message = hub.to_parties.popleft()
-                            sessions[message.recipient].take(message)
-                            if (failure := self.parties[message.recipient].failure) is not None:
-                                raise failure
-                conversation.send(hub.to_aggregator.popleft() if hub.to_aggregator else None)
-        except StopIteration:
+            for _ in self._aggregate(aggregator, hub.aggregator()):
+                if hub.to_aggregator:
+                    continue
+                with together():
+                    while hub.to_parties:
+                        message = hub.to_parties.popleft()
+                        sessions[message.recipient].take(message)
+                        if (failure := self.parties[message.recipient].failure) is not None:
+                            raise failure
             for message in hub.to_parties:  # the final weights
                 sessions[message.recipient].take(message)
         except KeyboardInterrupt:

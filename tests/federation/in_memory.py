@@ -30,18 +30,13 @@ def run_in_memory(
         return row
 
     session = AggregatorSession(aggregator, {}, members, rules, RunMemory(), report)
-    rounds = session.rounds()
-    try:
-        next(rounds)
-        while True:
-            while hub.to_parties and not hub.to_aggregator:
-                message = hub.to_parties.popleft()
-                answer = None if message.kind == "plan" else handlers[message.recipient](message)
-                if answer is not None:
-                    ends[message.recipient].send(answer)
-            rounds.send(hub.to_aggregator.popleft() if hub.to_aggregator else None)
-    except StopIteration:
-        for message in hub.to_parties:
-            if message.kind != "plan":  # sent again to whoever was never drawn
-                handlers[message.recipient](message)
+    for _ in session.rounds():
+        while hub.to_parties and not hub.to_aggregator:
+            message = hub.to_parties.popleft()
+            answer = None if message.kind == "plan" else handlers[message.recipient](message)
+            if answer is not None:
+                ends[message.recipient].send(answer)
+    for message in hub.to_parties:
+        if message.kind != "plan":  # sent again to whoever was never drawn
+            handlers[message.recipient](message)
     return reports

@@ -6,9 +6,9 @@ from typing import Final, Protocol, TypeVar, runtime_checkable
 from homo_dp.federation.protocol.messages import Message
 
 Result = TypeVar("Result")
-Waiting = Generator[float, Message | None, Result]
-"""A conversation without a transport: yields the seconds it waits, and is sent the next message,
-None if none came.
+Waiting = Generator[None, None, Result]
+"""Work that yields each time before it asks its transport for a message. A process has nothing to do
+then; a simulation lets its parties answer.
 """
 
 
@@ -51,16 +51,3 @@ def superseded_by(kind: str) -> tuple[str, ...]:
     """
     more = {"finished": ("weights", "status"), "join": ("refused",)}
     return (kind, *more.get(kind, ()))
-
-
-def drive(conversation: Waiting[Result], transport: Transport) -> Result:
-    """Run a session's generator with the messages of a transport until it ends; return its
-    result.
-    """
-    try:
-        seconds = next(conversation)
-        while True:
-            seconds = conversation.send(transport.receive(timeout=seconds))
-    except StopIteration as end:
-        result: Result = end.value
-        return result

@@ -1,8 +1,7 @@
 """The aggregator's side of a run: let parties in, send the plan, run rounds, survive.
 
-``AggregatorSession.rounds`` is the one loop over rounds. It is a generator that yields how long it
-waits and is sent the next message, so a process drives it with its transport and a simulation with
-the messages of its own parties.
+``AggregatorSession.rounds`` is the one loop over rounds. It yields before it waits for a message: a
+process goes on at once, a simulation lets the parties of its own process answer first.
 
 On disk (where the run has a folder) after each round and before anything of it is sent: weights,
 optimiser, mechanism, the rows of all rounds. What came from parties is acknowledged only then, so a
@@ -29,7 +28,7 @@ from homo_dp.federation.mechanisms.base import Weights
 from homo_dp.federation.mechanisms.round_sums import UPDATE
 from homo_dp.federation.protocol.messages import Message
 from homo_dp.federation.protocol.refusals import Refusals
-from homo_dp.federation.protocol.transport import Waiting, drive
+from homo_dp.federation.protocol.transport import Waiting
 from homo_dp.federation.sessions.aggregator import Aggregator, RoundReport
 from homo_dp.federation.sessions.best_round import BestRound, is_of_released
 from homo_dp.federation.sessions.crash_state import (
@@ -227,8 +226,9 @@ class AggregatorSession:
             self._close_round(report)
 
     def run(self) -> None:
-        """``rounds`` over this process's own transport."""
-        drive(self.rounds(), self.members.transport)
+        """``rounds``, with parties in other processes."""
+        for _ in self.rounds():
+            pass
 
     def rounds(self) -> Waiting[None]:
         """The rounds that are left, then the final weights to everybody; if they cannot go on, all
@@ -320,7 +320,10 @@ class AggregatorSession:
         deadline = time.monotonic() + (self.rules.round_timeout if seconds is None else seconds)
         while not complete():
             left = deadline - time.monotonic()
-            message = (yield left) if left > 0 else None
+            if left <= 0:
+                break
+            yield
+            message = self.members.transport.receive(timeout=left)
             if message is None:
                 break
             crash_point("aggregator.received")

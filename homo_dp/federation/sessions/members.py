@@ -15,7 +15,7 @@ from homo_dp.core.crash_points import crash_point
 from homo_dp.core.errors import MessageError, TransportError, Undeliverable
 from homo_dp.core.event_log import JOINED, note_event
 from homo_dp.federation.protocol.messages import AGGREGATOR, Message
-from homo_dp.federation.protocol.transport import Transport, Waiting, drive
+from homo_dp.federation.protocol.transport import Transport, Waiting
 from homo_dp.federation.sessions.ledger_heads import LedgerHeads
 
 log = logging.getLogger(__name__)
@@ -70,8 +70,9 @@ class Members:
         self._held: list[Message] = []
 
     def open(self, rules: SessionRules) -> None:
-        """``opening`` over this process's own transport."""
-        drive(self.opening(rules), self.transport)
+        """``opening``, with parties in other processes."""
+        for _ in self.opening(rules):
+            pass
 
     def opening(self, rules: SessionRules) -> Waiting[None]:
         """Wait until all parties joined, or ``round_timeout`` is over and at least
@@ -89,7 +90,8 @@ class Members:
                 self._still_waiting(rules)
                 started = time.monotonic()
                 continue
-            message = yield left
+            yield
+            message = self.transport.receive(timeout=left)
             if message is None:
                 continue
             if message.kind == "join" and self.join(message):
