@@ -25,7 +25,7 @@ from arguments import count, parser_for
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 IMPORTS = """
-from homo_dp import train
+from homo_dp import fit
 from homo_dp.core.heavy_imports import quick_imports
 with quick_imports():
     from homo_dp.federation.sessions.build import mechanism_class

@@ -2,7 +2,7 @@
 
     import homo_dp
 
-    result = homo_dp.train(
+    result = homo_dp.fit(
         {"a": frame_a, "b": frame_b},
         label="outcome",
         epsilon=2,
@@ -32,11 +32,10 @@ if TYPE_CHECKING:
     from homo_dp.api.result import Result
     from homo_dp.api.run import Run
     from homo_dp.api.statistics import Statistics, stats
-    from homo_dp.api.training import train
+    from homo_dp.api.training import fit
     from homo_dp.config.schema import Config
 
-# Where each name is. A command that is a function here too (train, audit, ...) is its module, which
-# can be called.
+# Where each name is.
 _NAMES = {
     "Config": "homo_dp.config.schema:Config",
     "Model": "homo_dp.api.model:Model",
@@ -44,14 +43,14 @@ _NAMES = {
     "Result": "homo_dp.api.result:Result",
     "Run": "homo_dp.api.run:Run",
     "Statistics": "homo_dp.api.statistics:Statistics",
-    "aggregator": "homo_dp.aggregator",
-    "audit": "homo_dp.audit",
+    "aggregator": "homo_dp.api.processes:aggregator",
+    "audit": "homo_dp.api.auditing:audit",
     "describe": "homo_dp.api.describing:describe",
+    "fit": "homo_dp.api.training:fit",
     "load": "homo_dp.api.model:load",
-    "party": "homo_dp.party",
+    "party": "homo_dp.api.processes:party",
     "plan": "homo_dp.api.planning:plan",
-    "stats": "homo_dp.stats",
-    "train": "homo_dp.train",
+    "stats": "homo_dp.api.statistics:stats",
     "train_clients": "homo_dp.api.clients:train_clients",
 }
 
@@ -66,11 +65,11 @@ __all__ = [
     "aggregator",
     "audit",
     "describe",
+    "fit",
     "load",
     "party",
     "plan",
     "stats",
-    "train",
     "train_clients",
 ]
 

@@ -1,54 +1,10 @@
-"""Run the aggregator of a federation: ``python -m homo_dp.aggregator --config
-conf/federation.yaml``.
+"""Run ``python -m homo_dp.aggregator``.
+
+The command is ``commands/aggregator.py``: ``homo_dp.aggregator`` is the function of the Python API.
 """
 
-from __future__ import annotations
-
-from collections.abc import Sequence
-
-from homo_dp.console.options import (
-    Parser,
-    add_common_arguments,
-    add_log_argument,
-    check_outputs,
-    load_from_arguments,
-    run,
-    screen_from_arguments,
-)
-from homo_dp.core.callable_module import make_callable
-from homo_dp.core.heavy_imports import quick_imports
-
-EXAMPLES = """examples:
-  python -m homo_dp.keys new aggregator --dir keys
-  python -m homo_dp.aggregator --config conf/federation.yaml
-      waits for the parties, runs the rounds, writes the model; started again after a crash, it continues"""
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Parse and run; the exit code."""
-    options = make_parser().parse_args(arguments)
-    screen = screen_from_arguments(options)
-    loaded = load_from_arguments(options)
-    screen.notes(loaded.notes)
-    config = loaded.config
-    check_outputs(config, ("indicatorFileName", "modelFileName"))
-    with quick_imports():
-        from homo_dp.runs.preparatory_runs import aggregate
-        from homo_dp.runs.run_facts import member_rows, run_line
-
-    screen.line(run_line(config, member_rows(config), loaded.source))
-    return aggregate(config, screen)
-
-
-def make_parser() -> Parser:
-    """The command's options."""
-    parser = Parser(prog="python -m homo_dp.aggregator", description=__doc__, epilog=EXAMPLES)
-    add_common_arguments(parser, dry_run=False)
-    add_log_argument(parser)
-    return parser
-
-
-make_callable(__name__, "homo_dp.api.processes:aggregator")
+from homo_dp.commands.aggregator import main
+from homo_dp.console.options import run
 
 if __name__ == "__main__":
     run(main)

@@ -36,21 +36,21 @@ GROUPS: tuple[tuple[str, tuple[tuple[str, str, str], ...]], ...] = (
     (
         "party operator",
         (
-            ("party", "homo_dp.party", "run a party beside its own table"),
+            ("party", "homo_dp.commands.party", "run a party beside its own table"),
             ("budget", "homo_dp.budget", "what was spent, what is left, what a run would cost"),
             ("keys", "homo_dp.keys", "make and show keys"),
         ),
     ),
     (
         "aggregator operator",
-        (("aggregator", "homo_dp.aggregator", "collect sums and publish the model"),),
+        (("aggregator", "homo_dp.commands.aggregator", "collect sums and publish the model"),),
     ),
     (
         "privacy officer",
         (
             ("report", "homo_dp.report", "a privacy report from a run's outputs"),
-            ("audit", "homo_dp.audit", "attack a training and compare with its epsilon"),
-            ("stats", "homo_dp.stats", "private statistics of the parties' tables"),
+            ("audit", "homo_dp.commands.audit", "attack a training and compare with its epsilon"),
+            ("stats", "homo_dp.commands.stats", "private statistics of the parties' tables"),
         ),
     ),
     (

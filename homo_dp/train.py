@@ -18,7 +18,6 @@ from homo_dp.console.options import (
     run,
     screen_from_arguments,
 )
-from homo_dp.core.callable_module import make_callable
 from homo_dp.core.errors import ConfigError
 from homo_dp.core.heavy_imports import quick_imports
 from homo_dp.tracking.mlflow.tracker import open_tracker
@@ -201,8 +200,6 @@ def _summary(outcome: RunOutcome, written: Written) -> dict[str, Any]:
     files = {name: str(path) for name, path in written.files.items()}
     return {**numbers, "privacy": outcome.statement, "files": files}
 
-
-make_callable(__name__, "homo_dp.api.training:train")  # homo_dp.train(...) is the Python API
 
 if __name__ == "__main__":
     run(main)

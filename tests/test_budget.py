@@ -15,7 +15,7 @@ from homo_dp.privacy.sampling.samplers import (
     Sampler,
 )
 from homo_dp.runs.budget_plan import BudgetPlan, changes
-from tests.commands import budget_command
+from tests.shell import budget_command
 
 GOLDEN = ["plan", "--rows", "60000", "--batch-size", "256", "--epochs", "60", "--delta", "1e-5"]
 

@@ -13,7 +13,7 @@ import pytest
 
 from homo_dp import compare
 from homo_dp.privacy.ledger import Ledger
-from tests.commands import CommandLine, Finished
+from tests.shell import CommandLine, Finished
 
 COMMON = ("train.rounds=2", "privacy.noise_multiplier=2", "tracking.uri=sqlite:///mlflow.db")
 

@@ -14,7 +14,7 @@ import homo_dp.train as train
 from homo_dp import infer
 from homo_dp.console.screen import Screen
 from homo_dp.models.files import load_model, read_card, save_model
-from tests.commands import CommandLine, Finished, run_command
+from tests.shell import CommandLine, Finished, run_command
 
 COLUMNS = "data.columns={x: {bounds: [0, 10]}, c: {levels: [red, blue]}}"
 

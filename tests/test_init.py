@@ -12,7 +12,7 @@ from homo_dp import init
 from homo_dp.config.load import load_config
 from homo_dp.core.errors import ConfigError
 from homo_dp.train import main as train
-from tests.commands import TABLE, CommandLine
+from tests.shell import TABLE, CommandLine
 
 
 def test_init_writes_a_project_whose_config_loads(

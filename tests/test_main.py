@@ -14,7 +14,7 @@ from homo_dp import doctor, main
 from homo_dp.console.completion import SHELLS
 from homo_dp.core import command_name
 from homo_dp.core.errors import ConfigError
-from tests.commands import TABLE
+from tests.shell import TABLE
 
 
 def test_help_groups_the_commands_by_person(capsys: pytest.CaptureFixture[str]) -> None:
@@ -122,7 +122,7 @@ def test_help_of_a_command_lists_exit_codes_once() -> None:
         if module:
             text = importlib.import_module(module).make_parser().format_help()
             assert text.count("exit codes:") <= 1, name
-    own = importlib.import_module("homo_dp.audit").make_parser().format_help()
+    own = importlib.import_module("homo_dp.commands.audit").make_parser().format_help()
     assert "1 it was refuted" in own
 
 

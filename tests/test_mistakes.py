@@ -18,7 +18,7 @@ import yaml
 from homo_dp.core.errors import InputError
 from homo_dp.main import main
 from homo_dp.privacy.errors import PrivacyError
-from tests.commands import Finished, run_command
+from tests.shell import Finished, run_command
 
 BAD_INPUT, REFUSED = 2, 3
 CONFIG = {
@@ -184,23 +184,23 @@ COMMANDS = {
 
 # What a script writes, and the answer; an uncaught error ends a script with exit code 1.
 PYTHON = [
-    ("train(tables, bounds=(-1, 1), ledger=None)", "epsilon: is not given"),
-    ("train(tables, epsilon=1, bounds=(-1, 1))", "ledger: is not given"),
-    ("train(tables, epsilon=1, ledger=None)", "has no bounds or levels"),
-    ("train(tables, epsilon=-1, bounds=(-1, 1), ledger=None)", "target_epsilon=-1: must be"),
-    ("train(tables, epsilon=1, bounds=(1, -1), ledger=None)", "must have low < high"),
-    ("train([X, y], epsilon=1, bounds=(-1, 1), ledger=None)", r"is a list; give a pandas"),
-    ("train({'a': (X, y[:9])}, epsilon=1, bounds=(-1, 1), ledger=None)", "200 rows and y has 9"),
+    ("fit(tables, bounds=(-1, 1), ledger=None)", "epsilon: is not given"),
+    ("fit(tables, epsilon=1, bounds=(-1, 1))", "ledger: is not given"),
+    ("fit(tables, epsilon=1, ledger=None)", "has no bounds or levels"),
+    ("fit(tables, epsilon=-1, bounds=(-1, 1), ledger=None)", "target_epsilon=-1: must be"),
+    ("fit(tables, epsilon=1, bounds=(1, -1), ledger=None)", "must have low < high"),
+    ("fit([X, y], epsilon=1, bounds=(-1, 1), ledger=None)", r"is a list; give a pandas"),
+    ("fit({'a': (X, y[:9])}, epsilon=1, bounds=(-1, 1), ledger=None)", "200 rows and y has 9"),
     (
-        "train({'a': (X, words)}, epsilon=1, bounds=(-1, 1), ledger=None)",
+        "fit({'a': (X, words)}, epsilon=1, bounds=(-1, 1), ledger=None)",
         r"is not one of classes=\[0, 1\]",
     ),
     (
-        "train(tables, epsilon=1, bounds=(-1, 1), ledger=None, settings={'train.epochs': 3})",
+        "fit(tables, epsilon=1, bounds=(-1, 1), ledger=None, settings={'train.epochs': 3})",
         "train.epochs: unknown key; did you mean train.local_epochs",
     ),
     (
-        "train(tables, epsilon=1, bounds=(-1, 1), ledger=None, model=net())",
+        "fit(tables, epsilon=1, bounds=(-1, 1), ledger=None, model=net())",
         "is a Sequential that is already made; give its class or a function",
     ),
     ("load('nothere.safetensors')", "no such model file"),
@@ -215,23 +215,23 @@ OPACUS = [
     ("PrivacyEngine(accountant='magic')", "accountant='magic'.*use rdp or prv"),
 ]
 FLOWER = [
-    ("clients([fit, fit])", r"clients: is a list; give \{name: client\}"),
+    ("clients([one_round, one_round])", r"clients: is a list; give \{name: client\}"),
     ("clients({})", "clients: is empty"),
     ("clients({'a': 3})", "has no fit"),
     ("clients({'a': lambda weights: weights})", "round 1 asked failed; a: TypeError"),
     ("clients({'a': lambda weights, config: None})", "fit returned NoneType; a list of 1 arrays"),
-    ("clients({'a': fit}, net().state_dict())", "weights: is a OrderedDict; give a list of"),
-    ("clients({'a': fit}, [np.zeros(2, dtype=int)])", "holds int64, not floats"),
-    ("clients({'a': fit}, epsilon=1)", "epsilon=1, noise_multiplier=1.0: one follows"),
-    ("clients({'a': fit}, cohort_size=5)", "cohort_size=5: must be at most"),
-    ("clients({'a': fit}, clip_norm=0)", "clip_norm=0: must be"),
-    ("clients({'a': fit}, rounds=0)", "train.rounds=0: must be"),
+    ("clients({'a': one_round}, net().state_dict())", "weights: is a OrderedDict; give a list of"),
+    ("clients({'a': one_round}, [np.zeros(2, dtype=int)])", "holds int64, not floats"),
+    ("clients({'a': one_round}, epsilon=1)", "epsilon=1, noise_multiplier=1.0: one follows"),
+    ("clients({'a': one_round}, cohort_size=5)", "cohort_size=5: must be at most"),
+    ("clients({'a': one_round}, clip_norm=0)", "clip_norm=0: must be"),
+    ("clients({'a': one_round}, rounds=0)", "train.rounds=0: must be"),
 ]
 SETUP = """
 import numpy as np
 import torch
 from torch.utils.data import DataLoader, TensorDataset
-from homo_dp import load, train, train_clients
+from homo_dp import fit, load, train_clients
 from homo_dp.opacus import PrivacyEngine
 
 X = np.random.default_rng(0).uniform(-1, 1, (200, 2))
@@ -251,7 +251,7 @@ def private(module, **options):
     asked |= {"noise_multiplier": 1.0, "max_grad_norm": 1.0}
     return PrivacyEngine().make_private(module=module, **(asked | options))
 
-def fit(weights, config):
+def one_round(weights, config):
     return weights
 
 def clients(given, weights=(np.zeros(2),), **options):

@@ -21,7 +21,7 @@ from homo_dp import infer
 from homo_dp.config.load import load_config
 from homo_dp.models.scoring import round_metrics
 from homo_dp.runs.simulation import Simulation
-from tests.commands import CommandLine, Finished, run_command
+from tests.shell import CommandLine, Finished, run_command
 
 ROOT = Path(__file__).parents[1]
 CONF = ROOT / "conf"

@@ -13,7 +13,7 @@ import homo_dp.train as train
 from homo_dp import infer
 from homo_dp.models.files import read_card
 from homo_dp.privacy.ledger import Ledger
-from tests.commands import CommandLine, Finished, run_command
+from tests.shell import CommandLine, Finished, run_command
 
 DATA = Path(__file__).parents[1] / "data"
 

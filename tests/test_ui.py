@@ -13,7 +13,7 @@ import pytest
 from homo_dp import ui
 from homo_dp.core.errors import ConfigError
 from homo_dp.ui import main
-from tests.commands import run_command
+from tests.shell import run_command
 
 
 class Started(Exception):

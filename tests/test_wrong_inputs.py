@@ -12,7 +12,7 @@ import pytest
 
 import homo_dp.train as train
 from homo_dp import infer
-from tests.commands import Finished, run_command
+from tests.shell import Finished, run_command
 
 COLUMNS = "data.columns={x: {bounds: [0, 10]}, c: {levels: [red, blue]}}"
 HEADER = "id,x,c,y"

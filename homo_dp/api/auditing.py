@@ -32,7 +32,7 @@ def audit(
     observer: str | None = None,
     confidence: float = CONFIDENCE,
 ) -> Audited:
-    """Try to refute the epsilon of ``homo_dp.train`` with the same arguments, by real runs on
+    """Try to refute the epsilon of ``homo_dp.fit`` with the same arguments, by real runs on
     made-up rows.
 
     Of the tables only shape and row counts are used; nothing is released and no ledger is charged.

@@ -24,7 +24,7 @@ class Description:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Settings for ``homo_dp.train``, ``plan`` and ``stats`` on the same tables."""
+        """Settings for ``homo_dp.fit``, ``plan`` and ``stats`` on the same tables."""
         from homo_dp.config.yaml_text import parse_yaml
 
         return dict(parse_yaml(self.text))
@@ -44,7 +44,7 @@ def describe(
     """Draft the settings for tables, as ``homo-dp describe`` drafts a config for files.
 
     Args:
-        parties: ``{name: table}`` or one table, as for ``homo_dp.train``.
+        parties: ``{name: table}`` or one table, as for ``homo_dp.fit``.
         label: The label column; guessed unless given, ``"none"`` if there is none.
         id: The column that identifies a row; guessed unless given, or ``"none"``.
         user: The column that names the user of a row; guessed unless given, or ``"none"``.

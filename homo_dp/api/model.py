@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Model:
-    """A trained model. Made by ``homo_dp.train`` and ``homo_dp.load``; safe to share as far as
+    """A trained model. Made by ``homo_dp.fit`` and ``homo_dp.load``; safe to share as far as
     its statement says.
     """
 

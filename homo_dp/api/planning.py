@@ -70,7 +70,7 @@ def plan(
     model: Own | None = None,
     mechanism: str | type[Mechanism] | None = None,
 ) -> Plan:
-    """The plan of ``homo_dp.train`` with the same arguments; charges nothing, and of tables only
+    """The plan of ``homo_dp.fit`` with the same arguments; charges nothing, and of tables only
     counts the rows.
 
     Without tables declare the counts by ``rows`` (``data.rows``).

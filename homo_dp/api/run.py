@@ -7,13 +7,13 @@ from __future__ import annotations
 from typing import Any
 
 from homo_dp.api.result import Result
-from homo_dp.api.training import train
+from homo_dp.api.training import fit
 from homo_dp.core.errors import ConfigError
 from homo_dp.federation.mechanisms.train_hooks import Hook, Hooks, NoiseInjector, with_hooks
 
 
 class Run:
-    """A training with hooks; takes what ``homo_dp.train`` takes.
+    """A training with hooks; takes what ``homo_dp.fit`` takes.
 
     The names and triggers are FederatedScope's: ``on_fit_start``, ``on_epoch_start``,
     ``on_batch_start``, ``on_batch_forward``, ``on_batch_backward``, ``on_batch_end``,
@@ -64,6 +64,6 @@ class Run:
         self._hooks.injectors.append(func)
 
     def train(self) -> Result:
-        """Train, as ``homo_dp.train`` does."""
+        """Train, as ``homo_dp.fit`` does."""
         with with_hooks(self._hooks):
-            return train(self._parties, **self._arguments)
+            return fit(self._parties, **self._arguments)

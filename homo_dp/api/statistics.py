@@ -96,18 +96,18 @@ def stats(
     ``homo-dp stats``.
 
     Args:
-        parties: As for ``homo_dp.train``.
+        parties: As for ``homo_dp.fit``.
         ask: Some of rows, classes, means, variances, second_moments, histograms, levels, missing,
             quantiles.
         epsilon: What all questions together may cost each party.
         label: The label column; ``y`` unless settings say otherwise.
         columns: The columns that are asked about; fewer get less noise.
-        settings: As for ``homo_dp.train``.
+        settings: As for ``homo_dp.fit``.
         bounds: Public ``(low, high)`` of the numeric columns, or of each by name.
-        categories: Public categories of columns by name, as for ``homo_dp.train``.
+        categories: Public categories of columns by name, as for ``homo_dp.fit``.
         classes: The values of the label; 0 and 1 need none.
         party: The column of one table that names the party of each row.
-        ledger: The file that keeps what was spent on these data, as for ``homo_dp.train``.
+        ledger: The file that keeps what was spent on these data, as for ``homo_dp.fit``.
 
     Returns:
         The answers with their standard errors, and the privacy statement.

@@ -1,4 +1,4 @@
-"""``homo_dp.train``: a federation in this process, on tables in memory or in files."""
+"""``homo_dp.fit``: a federation in this process, on tables in memory or in files."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _OUTPUTS = {
 }
 
 
-def train(
+def fit(
     parties: Parties | None = None,
     *,
     label: str | None = None,
@@ -95,7 +95,7 @@ def train(
     >>> rng = np.random.default_rng(0)
     >>> X = rng.uniform(-1, 1, (400, 2))
     >>> y = (X.sum(axis=1) > 0).astype(int)
-    >>> result = train({"a": (X[:200], y[:200]), "b": (X[200:], y[200:])}, epsilon=4, bounds=(-1, 1), ledger=None,
+    >>> result = fit({"a": (X[:200], y[:200]), "b": (X[200:], y[200:])}, epsilon=4, bounds=(-1, 1), ledger=None,
     ...                settings={"train.rounds": 2}, progress=False)
     >>> result.epsilon <= 4, result.model.predict(X[:3]).shape
     (True, (3,))

@@ -15,7 +15,7 @@ from sklearn.utils.multiclass import check_classification_targets, type_of_targe
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from homo_dp.api.tables import feature_names
-from homo_dp.api.training import train
+from homo_dp.api.training import fit
 from homo_dp.core.caller import warn_caller
 from homo_dp.core.errors import InputError
 
@@ -53,7 +53,7 @@ class _Private(BaseEstimator):  # type: ignore[misc]
                 f"parties: has shape {held.shape}; give the name of a party for each of {len(X)} "
                 "rows, or one"
             )
-        result = train(
+        result = fit(
             {str(name): (X[held == name], y[held == name]) for name in np.unique(held)},
             label="y",
             epsilon=self.epsilon,

@@ -25,7 +25,7 @@ def test_the_settings_of_a_description_train_on_the_same_frames(tmp_path: Path) 
     assert drafted.settings["data"]["columns"]["ward"] == {"levels": ["a", "b"]}
     assert any(line.startswith("died: WARNING") for line in drafted.guesses)
     assert "memory://" not in drafted.text
-    result = homo_dp.train(
+    result = homo_dp.fit(
         parties,
         settings={**drafted.settings, "train.rounds": 1},
         epsilon=4,

@@ -29,7 +29,7 @@ def test_classes_of_ones_own_need_no_package(tmp_path: Path) -> None:
     class Louder(DpSgd):
         name = "louder"
 
-    made = homo_dp.train(
+    made = homo_dp.fit(
         {"a": table(100, 1)}, ledger=None, model=Net, mechanism=Louder, settings=QUICK, **COMMON
     )
     assert made.privacy["mechanism"] == "louder"

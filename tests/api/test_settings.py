@@ -12,8 +12,8 @@ from tests.api.parts import COMMON, QUICK, table
 def test_epsilon_is_never_a_default() -> None:
     without = {name: value for name, value in COMMON.items() if name != "epsilon"}
     with pytest.raises(ConfigError, match="epsilon: is not given"):
-        homo_dp.train({"a": table(100, 1)}, ledger=None, settings=QUICK, **without)
-    plain = homo_dp.train({"a": table(100, 1)}, mechanism="none", settings=QUICK, **without)
+        homo_dp.fit({"a": table(100, 1)}, ledger=None, settings=QUICK, **without)
+    plain = homo_dp.fit({"a": table(100, 1)}, mechanism="none", settings=QUICK, **without)
     assert plain.epsilon is None
     assert plain.ledger is None
 
@@ -26,9 +26,9 @@ def test_a_config_is_accepted_as_settings() -> None:
         }
     )
     assert (
-        len(homo_dp.train({"a": table(100, 1)}, ledger=None, settings=config, **COMMON).rounds) == 1
+        len(homo_dp.fit({"a": table(100, 1)}, ledger=None, settings=config, **COMMON).rounds) == 1
     )
-    shipped = homo_dp.train(
+    shipped = homo_dp.fit(
         settings={"data.embedded": "breast_cancer", "train.rounds": 1}, epsilon=3, progress=False
     )
     assert len(shipped.privacy["parties"]) == 3
@@ -37,6 +37,6 @@ def test_a_config_is_accepted_as_settings() -> None:
 @pytest.mark.parametrize("mechanism", [None, "dp_sgd", "dp_fedsgd"])
 def test_epsilon_has_no_default_whatever_the_mechanism(mechanism: str | None) -> None:
     with pytest.raises(ConfigError, match="epsilon: is not given"):
-        homo_dp.train(
+        homo_dp.fit(
             {"a": table(50, 1)}, label="outcome", bounds=(0, 10), ledger=None, mechanism=mechanism
         )

@@ -105,7 +105,7 @@ assert main(["--quiet", "--params", "{settings},{outputs}"]) == 0
     [
         "from homo_dp.train import main\ntry:\n    main(['--help'])\nexcept SystemExit:\n    pass",
         "from homo_dp.train import main\nassert main(['--quiet', '--dry-run']) == 0",
-        "import homo_dp.aggregator, homo_dp.infer, homo_dp.stats, homo_dp.runs.aggregator_process",
+        "import homo_dp.commands.aggregator, homo_dp.infer, homo_dp.commands.stats, homo_dp.runs.aggregator_process",
     ],
 )
 def test_what_trains_nothing_imports_no_opacus(code: str, tmp_path: Path) -> None:

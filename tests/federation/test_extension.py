@@ -45,8 +45,8 @@ from homo_dp.privacy.accounting.events import from_json
 from homo_dp.privacy.errors import PrivacyError
 from homo_dp.privacy.ledger import Ledger
 from homo_dp.privacy.noise.source import SeededNoise
-from tests.commands import Finished, run_command
 from tests.federation.small import RUN, small_config, small_party, weights_message, zeros
+from tests.shell import Finished, run_command
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "extend.md").read_text(encoding="utf-8")

@@ -15,8 +15,8 @@ from homo_dp.config.load import load_config
 from homo_dp.core.errors import ConfigError
 from homo_dp.federation.mechanisms.nbafl import Formula, noise_constant
 from homo_dp.privacy.ledger import Ledger
-from tests.commands import run_command
 from tests.federation.nbafl_parts import TRUSTED, closed_form
+from tests.shell import run_command
 
 ROOT = Path(__file__).parents[2]
 

@@ -34,7 +34,7 @@ def test_a_saved_model_scores_images(tmp_path: Path) -> None:
         "model.name": "scattering",
         "privacy.ledger": str(tmp_path / "ledger.sqlite"),
     }
-    result = homo_dp.train(epsilon=20, settings=settings, output=tmp_path / "out", progress=False)
+    result = homo_dp.fit(epsilon=20, settings=settings, output=tmp_path / "out", progress=False)
     loaded = homo_dp.load(tmp_path / "out" / "model.safetensors")
     images = torch.rand(3, 1, 16, 16)
     assert torch.allclose(loaded.module(images), result.model.module(images))

@@ -73,7 +73,7 @@ def test_a_saved_model_scores_images(tmp_path: Path) -> None:
         "data.classes": [0, 1],
         "privacy.ledger": str(tmp_path / "ledger.sqlite"),
     }
-    result = homo_dp.train(epsilon=20, settings=settings, output=tmp_path / "out", progress=False)
+    result = homo_dp.fit(epsilon=20, settings=settings, output=tmp_path / "out", progress=False)
     assert isinstance(front_end(result.model.module), SecondOrderScattering)
     loaded = homo_dp.load(tmp_path / "out" / "model.safetensors")
     images = torch.rand(3, 1, 16, 16)

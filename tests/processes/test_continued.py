@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import yaml
 
-import homo_dp.aggregator as aggregator
+import homo_dp.commands.aggregator as aggregator
 from homo_dp.config.load import load_config
 from homo_dp.console.options import Screen
 from homo_dp.core.errors import ConfigError

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from homo_dp.commands.party import main as party_command
 from homo_dp.config.load import load_config
 from homo_dp.federation.protocol.ids import AGGREGATOR
-from homo_dp.party import main as party_command
 from homo_dp.runs.run_status import status
 from homo_dp.transport.keys import new_key_pair, write_key_pair
 from tests.processes.parts import DATA, ledger_rows

@@ -11,7 +11,7 @@ from dp_accounting.dp_event import GaussianDpEvent, PoissonSampledDpEvent, SelfC
 from homo_dp.privacy.accounting.accountants import epsilon
 from homo_dp.privacy.ledger import Budget, Charge, Ledger
 from homo_dp.privacy.noise.source import SeededNoise
-from tests.commands import budget_command
+from tests.shell import budget_command
 
 # --- ledger
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.commands import budget_command
+from tests.shell import budget_command
 
 GOLDEN = ["plan", "--rows", "60000", "--batch-size", "256", "--epochs", "60", "--delta", "1e-5"]
 

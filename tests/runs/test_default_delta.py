@@ -10,13 +10,13 @@ import pytest
 
 import homo_dp
 from homo_dp.budget import main as budget
+from homo_dp.commands.stats import main as stats
 from homo_dp.config.load import load_config
 from homo_dp.core.errors import InputError
 from homo_dp.privacy.errors import PrivacyError
 from homo_dp.runs.dry_run import plan_of
 from homo_dp.runs.simulation import Simulation
 from homo_dp.sklearn import PrivateLogisticRegression
-from homo_dp.stats import main as stats
 
 ROWS = 130_000
 
@@ -37,7 +37,7 @@ def _file(folder: Path, rows: int = ROWS) -> str:
 
 
 def test_more_rows_than_one_over_the_usual_delta_train_in_python() -> None:
-    result = homo_dp.train(_arrays(), epsilon=1, bounds=(-1, 1), ledger=None, progress=False)
+    result = homo_dp.fit(_arrays(), epsilon=1, bounds=(-1, 1), ledger=None, progress=False)
     assert result.delta == 1e-7
     assert (result.epsilon or 9) <= 1
     assert result.config.privacy.delta == 1e-7
@@ -46,7 +46,7 @@ def test_more_rows_than_one_over_the_usual_delta_train_in_python() -> None:
 def test_a_delta_that_is_set_is_kept_or_refused_in_words() -> None:
     settings = {"privacy.delta": 1e-5}
     with pytest.raises((InputError, PrivacyError), match="delta=1e-05 must be in"):
-        homo_dp.train(
+        homo_dp.fit(
             _arrays(), epsilon=1, bounds=(-1, 1), ledger=None, progress=False, settings=settings
         )
 

@@ -14,8 +14,8 @@ import pytest
 import torch
 import yaml
 
-import homo_dp.aggregator as aggregator
-import homo_dp.party as party
+import homo_dp.commands.aggregator as aggregator
+import homo_dp.commands.party as party
 from homo_dp.core.errors import ConfigError, InputError
 from homo_dp.federation.protocol.ids import AGGREGATOR
 from homo_dp.federation.protocol.messages import Message
@@ -379,7 +379,7 @@ def test_other_settings_under_the_same_run_and_a_second_process_are_refused(
 
 def test_help_is_quick() -> None:
     code = (
-        "import sys\nimport homo_dp.aggregator, homo_dp.party\n"
+        "import sys\nimport homo_dp.commands.aggregator, homo_dp.commands.party\n"
         "for command in (homo_dp.aggregator, homo_dp.party):\n"
         "    try:\n        command.main(['--help'])\n    except SystemExit:\n        pass\n"
         "print({'torch', 'pandas', 'mlflow', 'opacus', 'dp_accounting', 'nats'} & set(sys.modules))"

@@ -19,13 +19,13 @@ import pytest
 import yaml
 
 from homo_dp import status
+from homo_dp.commands.party import main as party_command
 from homo_dp.config.load import load_config
 from homo_dp.console.options import Screen
 from homo_dp.core.errors import ConfigError, TransportError
 from homo_dp.core.event_log import kept_events, told_errors
 from homo_dp.core.files import is_locked
 from homo_dp.federation.protocol.ids import AGGREGATOR
-from homo_dp.party import main as party_command
 from homo_dp.privacy.errors import BudgetExceeded, LedgerError, PrivacyError
 from homo_dp.runs.run_status import status as status_of
 from homo_dp.runs.serving import PartyServer

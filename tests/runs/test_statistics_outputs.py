@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from homo_dp.stats import main
+from homo_dp.commands.stats import main
 
 
 def test_mlflow_keeps_statistics_without_looking_for_a_training_in_them(

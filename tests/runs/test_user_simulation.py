@@ -19,7 +19,7 @@ from homo_dp.runs.outputs import write_outputs
 from homo_dp.runs.simulation import RoundRow, RunOutcome
 from homo_dp.runs.user_simulation import UserSimulation
 from homo_dp.tracking.indicators import published
-from tests.commands import Finished, run_command
+from tests.shell import Finished, run_command
 
 CONF = Path(__file__).parents[2] / "conf"
 PARTIES = {"privacy.noise_at": "parties", "privacy.sampling": "fixed"}

@@ -22,7 +22,7 @@ from homo_dp.data.columns import Label, Numeric
 from homo_dp.data.encoding import Encoding
 from homo_dp.tracking.mlflow.model_log import model_file, save_pyfunc
 from homo_dp.tracking.pyfunc import TRUST
-from tests.commands import run_command
+from tests.shell import run_command
 from tests.tracking.conftest import Trained
 
 if TYPE_CHECKING:

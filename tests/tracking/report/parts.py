@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from homo_dp import report
-from tests.commands import Finished, run_command
+from tests.shell import Finished, run_command
 
 
 class Shell:

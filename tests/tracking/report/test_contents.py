@@ -19,7 +19,7 @@ from homo_dp.privacy.ledger import Ledger
 from homo_dp.tracking.report.contents import Checks, report_page
 from homo_dp.tracking.report.report_files import checked_by_the_run, plots_of
 from homo_dp.tracking.report.run_files import find_record
-from tests.commands import run_command
+from tests.shell import run_command
 from tests.tracking.conftest import ROUNDS, Trained
 
 if TYPE_CHECKING:

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from homo_dp.commands.party import main
 from homo_dp.core.errors import ConfigError, InputError
-from homo_dp.party import main
 
 OWN = ["--quiet", "--params", "party.name=a,federation.run=r"]
 

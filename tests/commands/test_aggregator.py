@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from homo_dp.aggregator import main
+from homo_dp.commands.aggregator import main
 from homo_dp.core.errors import ConfigError
 
 

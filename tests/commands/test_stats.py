@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from homo_dp.stats import main
+from homo_dp.commands.stats import main
 
 
 def test_the_command_writes_numbers_pictures_and_says_what_it_cost(
@@ -41,7 +41,7 @@ def test_the_command_writes_numbers_pictures_and_says_what_it_cost(
 def test_the_config_of_a_training_can_be_asked_with(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    recipe = Path(__file__).resolve().parents[1] / "conf" / "homo_lr_dpsgd.yaml"
+    recipe = Path(__file__).resolve().parents[2] / "conf" / "homo_lr_dpsgd.yaml"
     monkeypatch.chdir(tmp_path)
     assert main(["--config", str(recipe), "--ask", "rows", "--dry-run"]) == 0
     assert "rows of all rows" in capsys.readouterr().out

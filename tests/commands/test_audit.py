@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from mlflow.tracking import MlflowClient
 
-import homo_dp.audit as audit
+import homo_dp.commands.audit as audit
 import homo_dp.report as report
 import homo_dp.train as train
-from tests.commands import CommandLine
+from tests.shell import CommandLine
 
 QUICK = [
     *(
