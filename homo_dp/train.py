@@ -7,7 +7,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from homo_dp.config.addresses import masked
 from homo_dp.console.options import (
     Interrupted,
     Parser,
@@ -20,8 +19,7 @@ from homo_dp.console.options import (
 )
 from homo_dp.core.errors import ConfigError
 from homo_dp.core.heavy_imports import quick_imports
-from homo_dp.tracking.mlflow.tracker import open_tracker
-from homo_dp.tracking.tracker import Tracker
+from homo_dp.runs.lifecycle import Ending, Life, Table
 
 if TYPE_CHECKING:
     from homo_dp.config.schema import Config
@@ -96,84 +94,57 @@ def train(config: Config, screen: Screen, source: str | None = None) -> int:
         screen: where progress and result are shown.
         source: where the configuration comes from, for the first line.
     """
-    tracker = open_tracker(config)
-    try:
-        return _train(config, screen, tracker, source)
-    except BaseException as error:
-        from homo_dp.runs.run_facts import failure_tags
-
-        tracker.finish("FAILED", {}, failure_tags(config, error))
-        raise
+    with Life(config, screen) as life:
+        return _train(config, life, source)
 
 
-def _train(config: Config, screen: Screen, tracker: Tracker, source: str | None) -> int:
+def _train(config: Config, life: Life, source: str | None) -> int:
     from homo_dp.runs.training import check_rounds, prepared
 
     notes = _what_is_replaced(config)
-    with prepared(config, screen, tracker, notes, source) as simulation:
+    with prepared(config, life.screen, life.tracker, notes, source) as simulation:
         outcome = simulation.run()
-    check_rounds(outcome, tracker)
+    check_rounds(outcome)
     from homo_dp.runs.outputs import write_outputs  # after the heavy imports of training
-    from homo_dp.tracking.indicators import numbers_of
 
-    written = write_outputs(outcome, simulation.ledger, simulation.gradient_norms, tracker.draw)
-    numbers = numbers_of(written.indicators)
-    status = "KILLED" if outcome.interrupted else "FINISHED"
-    tracked = tracker.finish(
-        status, written.files, {"statement": outcome.statement["statement"]}, numbers
-    )
-    _show(screen, outcome, written, tracked)
+    norms, draw = simulation.gradient_norms, life.tracker.draw
+    written = write_outputs(outcome, simulation.ledger, norms, draw)
+    life.finish(_ending(outcome, written))
     if outcome.interrupted:
         done = f"{len(outcome.rounds)} of {simulation.mechanism.rounds} rounds"
         raise Interrupted(f"after {done}; the model so far is in {written.files['model']}")
     return 0
 
 
-def _show(screen: Screen, outcome: RunOutcome, written: Written, tracked: str | None) -> None:
+def _ending(outcome: RunOutcome, written: Written) -> Ending:
     from homo_dp.federation.sessions.statement import statement_lines
-    from homo_dp.runs.outputs import judged_line, released_line
+    from homo_dp.runs.outputs import judged_line, metrics_table, released_line
     from homo_dp.runs.user_simulation import counted
-    from homo_dp.tracking.indicators import no_better_than_majority
+    from homo_dp.tracking.indicators import no_better_than_majority, numbers_of
 
     statement, indicators = outcome.statement, written.indicators
-    if not statement["private"]:
-        screen.line("NOT PRIVATE: this run gives no differential-privacy guarantee")
-    columns = [
-        "party",
-        counted(outcome.config),
-        "steps",
-        "noise multiplier",
-        "epsilon (PLD)",
-        "epsilon (RDP)",
-        "delta",
-    ]
-    keys = ["rows", "steps", "noise_multiplier", "epsilon_pld", "epsilon_rdp", "delta"]
+    columns = ("party", counted(outcome.config), "steps", "noise multiplier")
+    keys = ("rows", "steps", "noise_multiplier", "epsilon_pld", "epsilon_rdp", "delta")
     rows = [[name, *(party[key] for key in keys)] for name, party in statement["parties"].items()]
-    screen.table("privacy", columns, rows)
-    metrics = [
-        name
-        for name in ("loss", "acc", "auc", "ks", "f1", "r2", "mse")
-        if f"test_{name}" in indicators
-    ]
-    cells = [
-        [part, *(indicators.get(f"{part}_{name}") for name in metrics)]
-        for part in ("train", "test")
-    ]
-    screen.table("metrics", ["rows of", *metrics], cells)
-    if (useless := no_better_than_majority(indicators)) is not None:
-        screen.warn(useless)
-    for text in _compared(indicators):
-        screen.line(text)
-    for line in (released_line(indicators), judged_line(indicators)):
-        if line is not None:
-            screen.line(line)
-    for text in (*statement_lines(statement), *statement["notes"]):
-        screen.line(text)
-    for name, path in written.files.items():
-        screen.line(f"{name}: {path}")
-    if tracked is not None:
-        screen.line(f"MLflow run: {tracked} in {masked(outcome.config.tracking.uri)}")
-    screen.summary(_summary(outcome, written) | {"mlflow_run": tracked})
+    parties = Table("privacy", (*columns, "epsilon (PLD)", "epsilon (RDP)", "delta"), rows)
+    useless = no_better_than_majority(indicators)
+    lines = (released_line(indicators), judged_line(indicators))
+    not_private = "NOT PRIVATE: this run gives no differential-privacy guarantee"
+    return Ending(
+        statement=statement,
+        files=written.files,
+        guarantee=(*statement_lines(statement), *statement["notes"]),
+        summary=_summary(outcome, written),
+        numbers=numbers_of(indicators),
+        tables=(parties, metrics_table("metrics", indicators)),
+        warnings=[] if useless is None else [useless],
+        lines=[
+            *([] if statement["private"] else [not_private]),
+            *_compared(indicators),
+            *(line for line in lines if line is not None),
+        ],
+        interrupted=outcome.interrupted,
+    )
 
 
 def _compared(indicators: Mapping[str, Any]) -> list[str]:
@@ -197,8 +168,7 @@ def _summary(outcome: RunOutcome, written: Written) -> dict[str, Any]:
     numbers = {
         k: v for k, v in written.indicators.items() if isinstance(v, int | float | str | None)
     }
-    files = {name: str(path) for name, path in written.files.items()}
-    return {**numbers, "privacy": outcome.statement, "files": files}
+    return {**numbers, "privacy": outcome.statement}
 
 
 if __name__ == "__main__":

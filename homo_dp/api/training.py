@@ -352,15 +352,14 @@ def _check_epsilon(tree: Mapping[str, Any], config: Config) -> None:
 
 
 def _trained(config: Config, screen: Screen, *, write: bool) -> Result:
+    from homo_dp.runs.lifecycle import Ending, Life
     from homo_dp.runs.training import check_rounds, prepared
-    from homo_dp.tracking.mlflow.tracker import open_tracker
 
-    tracker = open_tracker(config)
-    try:
-        with prepared(config, screen, tracker) as simulation:
+    with Life(config, screen) as life:
+        with prepared(config, screen, life.tracker) as simulation:
             outcome = simulation.run()
-        check_rounds(outcome, tracker)
-        result = _result(simulation, outcome, tracker.draw)
+        check_rounds(outcome)
+        result = _result(simulation, outcome, life.tracker.draw)
         files: Mapping[str, Path] = {}
         if write:
             from homo_dp.runs.outputs import write_outputs
@@ -368,18 +367,9 @@ def _trained(config: Config, screen: Screen, *, write: bool) -> Result:
             files = write_outputs(outcome, simulation.ledger, simulation.gradient_norms).files
         from homo_dp.tracking.indicators import numbers_of
 
-        status = "KILLED" if outcome.interrupted else "FINISHED"
-        tracker.finish(
-            status,
-            files,
-            {"statement": outcome.statement["statement"]},
-            numbers_of(result.indicators),
-        )
-    except BaseException as error:
-        from homo_dp.runs.run_facts import failure_tags
-
-        tracker.finish("FAILED", {}, failure_tags(config, error))
-        raise
+        statement, numbers = outcome.statement, numbers_of(result.indicators)
+        interrupted = outcome.interrupted
+        life.track_end(Ending(statement, files, (), {}, numbers, interrupted=interrupted))
     if simulation.ledger is not None:
         simulation.ledger.close()
     return result

@@ -6,13 +6,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from homo_dp import __version__
-from homo_dp.config.addresses import masked
 from homo_dp.config.load import dump_yaml
 from homo_dp.config.privacy import SharedNoiseKeys
 from homo_dp.config.schema import Config
@@ -64,6 +64,7 @@ from homo_dp.privacy.accounting.checks import most_rows
 from homo_dp.privacy.ledger import Ledger
 from homo_dp.runs.auto import chosen_mechanism, settled, with_model
 from homo_dp.runs.continuation import continued_statement, earlier_model
+from homo_dp.runs.lifecycle import Ending, Life, Table
 from homo_dp.runs.masked_sums import aggregator_sums
 from homo_dp.runs.outputs import (
     FILE_NAMES,
@@ -84,9 +85,8 @@ from homo_dp.runs.processes import (
     start_tracker,
 )
 from homo_dp.runs.round_metrics import payload_bytes, promised_numbers
-from homo_dp.runs.run_facts import failure_tags
 from homo_dp.runs.setup_facts import aggregator_setup, bounds_facts
-from homo_dp.runs.statistics_outputs import Results, publish, results_of
+from homo_dp.runs.statistics_outputs import Results, published, results_of
 from homo_dp.tracking.files import companion, write_json
 from homo_dp.tracking.indicators import (
     build_indicators,
@@ -94,7 +94,6 @@ from homo_dp.tracking.indicators import (
     numbers_of,
     write_indicators,
 )
-from homo_dp.tracking.mlflow.tracker import open_tracker
 
 _SMALL_MODEL = 64 << 20  # bytes that a message may have however small the model is
 _NUMBER_BYTES = 9  # of a sum in a message, with what is around it
@@ -140,7 +139,7 @@ class AggregatorProcess:
         self.sealer = aggregator_sealer(config, extended(KINDS, fields))
         self._allowed = self.sealer.limits
         self._read_columns()
-        self.tracker = open_tracker(config)
+        self.life = Life(config, screen)
         self.ledger: Ledger | None = None
         self.found: Results | None = None  # of a run that asks, once it is over
 
@@ -181,92 +180,85 @@ class AggregatorProcess:
         members = session = None
         if (note := replaced(config.output, self.run_id, FILE_NAMES[1:])) is not None:
             self.screen.warn(f"run {self.run_id}: {note}")
-        try:
-            heads = LedgerHeads(Path(config.federation.state_dir) / "heads.json")
-            members = Members(
-                self.run_id,
-                list(self.sealer.allowed),
-                transport,
-                heads,
-                self.screen.line,
-                self._most_rows,
-            )
-            rules = self._rules()
-            if plan is None:
-                if (note := rows_note(config, rules.min_parties)) is not None:
-                    self.screen.warn(note)
-                members.open(rules)
-                plan = self._plan({name: members.rows.get(name) for name in members.parties})
-            config = self.config
-            aggregator = self._aggregator(plan, folder.path)
-            kind = config.transport.kind
-            if aggregator.mechanism.hides_cohort and kind in SEEN_BY:
-                self.screen.line(COHORT_NOTE.format(kind=kind, who=SEEN_BY[kind]))
-            plans = promised_plans(config, aggregator, plan) or {}
-            with self.screen.progress(aggregator.settings.rounds) as progress:
-
-                def report(found: RoundReport, row: Row) -> Row:
-                    row = {
-                        **row,
-                        **self._measured(aggregator.training_round, aggregator.weights),
-                        **self._numbers(aggregator, plans, found),
-                    }
-                    replies = None if aggregator.mechanism.hides_cohort else len(found.replied)
-                    progress.advance(
-                        loss=row["test_loss"], accuracy=row["test_acc"], replies=replies
-                    )
-                    numbers = {
-                        name: float(value)
-                        for name, value in numbers_of(row).items()
-                        if name != "round"
-                    }
-                    numbers |= {
-                        f"{n}/{party}": v
-                        for party, own in found.by_party.items()
-                        for n, v in own.items()
-                    }
-                    self.tracker.log_round(found.round, numbers, {})
-                    return row
-
-                session = AggregatorSession(
-                    aggregator, plan, members, rules, state, report, best_round_of(config)
+        with closing(folder), closing(transport), self.life:
+            try:
+                heads = LedgerHeads(Path(config.federation.state_dir) / "heads.json")
+                members = Members(
+                    self.run_id,
+                    list(self.sealer.allowed),
+                    transport,
+                    heads,
+                    self.screen.line,
+                    self._most_rows,
                 )
-                mechanism = aggregator.mechanism
-                private = config.private and mechanism.private
-                start_tracker(
-                    self.tracker, config, "aggregator", folder, mechanism, private=private
-                )
-                if saved is None:
-                    session.begin()
-                else:
-                    session.resume(saved)
-                    done = aggregator.round
-                    self.screen.line(
-                        f"run {self.run_id}: continues after round {done} of "
-                        f"{aggregator.settings.rounds}"
+                rules = self._rules()
+                if plan is None:
+                    if (note := rows_note(config, rules.min_parties)) is not None:
+                        self.screen.warn(note)
+                    members.open(rules)
+                    plan = self._plan({name: members.rows.get(name) for name in members.parties})
+                config = self.config
+                aggregator = self._aggregator(plan, folder.path)
+                kind = config.transport.kind
+                if aggregator.mechanism.hides_cohort and kind in SEEN_BY:
+                    self.screen.line(COHORT_NOTE.format(kind=kind, who=SEEN_BY[kind]))
+                plans = promised_plans(config, aggregator, plan) or {}
+                with self.screen.progress(aggregator.settings.rounds) as progress:
+
+                    def report(found: RoundReport, row: Row) -> Row:
+                        row = {
+                            **row,
+                            **self._measured(aggregator.training_round, aggregator.weights),
+                            **self._numbers(aggregator, plans, found),
+                        }
+                        replies = None if aggregator.mechanism.hides_cohort else len(found.replied)
+                        progress.advance(
+                            loss=row["test_loss"], accuracy=row["test_acc"], replies=replies
+                        )
+                        numbers = {
+                            name: float(value)
+                            for name, value in numbers_of(row).items()
+                            if name != "round"
+                        }
+                        numbers |= {
+                            f"{n}/{party}": v
+                            for party, own in found.by_party.items()
+                            for n, v in own.items()
+                        }
+                        self.life.tracker.log_round(found.round, numbers, {})
+                        return row
+
+                    session = AggregatorSession(
+                        aggregator, plan, members, rules, state, report, best_round_of(config)
                     )
-                    progress.advance(done)
-                session.run()
-            self._write(aggregator, session, plan)
-            return 0
-        except KeyboardInterrupt as interrupt:
-            self.tracker.finish("KILLED", {}, {})
-            done = session.aggregator.round if session else 0
-            text = str(interrupt) or "Ctrl-C"
-            raise Interrupted(
-                f"{text}, in round {done} of {config.train.rounds}; {GO_ON}"
-            ) from None
-        except SystemExit:  # `flwr stop`: Flower ends its ServerApp so, wherever it is
-            self.tracker.finish("KILLED", {}, {})
-            raise
-        except BaseException as error:
-            if members is not None:
-                members.give_up(session.aggregator.round if session else 0)
-            self.tracker.finish("FAILED", {}, failure_tags(self.config, error))
-            raise
-        finally:
-            transport.close()
-            folder.close()
+                    mechanism = aggregator.mechanism
+                    private = config.private and mechanism.private
+                    start_tracker(
+                        self.life.tracker, config, "aggregator", folder, mechanism, private=private
+                    )
+                    if saved is None:
+                        session.begin()
+                    else:
+                        session.resume(saved)
+                        done = aggregator.round
+                        self.screen.line(
+                            f"run {self.run_id}: continues after round {done} of "
+                            f"{aggregator.settings.rounds}"
+                        )
+                        progress.advance(done)
+                    session.run()
+                self._write(aggregator, session, plan)
+                return 0
+            except KeyboardInterrupt as interrupt:
+                done = session.aggregator.round if session else 0
+                text = str(interrupt) or "Ctrl-C"
+                raise Interrupted(
+                    f"{text}, in round {done} of {config.train.rounds}; {GO_ON}"
+                ) from None
+            except Exception:
+                if members is not None:
+                    members.give_up(session.aggregator.round if session else 0)
+                raise
 
     @property
     def _most_rows(self) -> int:
@@ -379,7 +371,7 @@ class AggregatorProcess:
         promised = promised_statement(config, aggregator, plan, aggregator.round)
         if not aggregator.mechanism.trains:
             self.found = results_of(aggregator.mechanism, aggregator.weights, self.run_id, promised)
-            publish(config, self.found, self.screen, self.tracker)
+            self.life.finish(published(config, self.found))
             return
         statement = continued_statement(promised, self.earlier, config.data.dataset)
         files = {
@@ -395,13 +387,24 @@ class AggregatorProcess:
         indicators = self._indicators(aggregator, session, statement)
         write_indicators(files["indicators"], indicators)
         crash_point("aggregator.written")
-        last = numbers_of(indicators)
-        tracked = self.tracker.finish(
-            "FINISHED", files, {"statement": statement["statement"]}, last
+        useless = no_better_than_majority(indicators)
+        found = released_of(session.rows) | judged(session.rows, config)
+        lines = (released_line(found), judged_line(found))
+        ending = Ending(
+            statement=statement,
+            files=files,
+            guarantee=statement_lines(statement),
+            summary={
+                "run": self.run_id,
+                "rounds_done": session.aggregator.round,
+                "privacy": statement,
+            },
+            numbers=numbers_of(indicators),
+            tables=self._tables(session),
+            warnings=[] if useless is None else [useless],
+            lines=[line for line in lines if line is not None],
         )
-        if (useless := no_better_than_majority(indicators)) is not None:
-            self.screen.warn(useless)
-        self._show(session, statement, files, tracked)
+        self.life.finish(ending)
 
     def _indicators(
         self, aggregator: Aggregator, session: AggregatorSession, statement: Mapping[str, Any]
@@ -449,32 +452,12 @@ class AggregatorProcess:
             privacy={**statement, "data": self.config.data.dataset},
         )
 
-    def _show(
-        self,
-        session: AggregatorSession,
-        statement: Mapping[str, Any],
-        files: Mapping[str, Path],
-        tracked: str | None,
-    ) -> None:
-        if not session.aggregator.mechanism.hides_cohort:
-            replied = Counter(name for row in session.rows for name in row["replied"])
-            missed = Counter(name for row in session.rows for name in row["missing"])
-            rows = [[name, replied[name], missed[name]] for name in session.members.parties]
-            self.screen.table("rounds", ["party", "replied", "missed"], rows)
-        found = released_of(session.rows) | judged(session.rows, self.config)
-        for text in (released_line(found), judged_line(found)):
-            if text is not None:
-                self.screen.line(text)
-        for text in statement_lines(statement):
-            self.screen.line(text)
-        for name, path in files.items():
-            self.screen.line(f"{name}: {path}")
-        if tracked is not None:
-            self.screen.line(f"MLflow run: {tracked} in {masked(self.config.tracking.uri)}")
-        shown = {
-            "mlflow_run": tracked,
-            "run": self.run_id,
-            "rounds_done": session.aggregator.round,
-            "privacy": statement,
-        }
-        self.screen.summary({**shown, "files": {name: str(path) for name, path in files.items()}})
+    @staticmethod
+    def _tables(session: AggregatorSession) -> list[Table]:
+        """Who replied how often, unless cohorts are drawn in secret."""
+        if session.aggregator.mechanism.hides_cohort:
+            return []
+        replied = Counter(name for row in session.rows for name in row["replied"])
+        missed = Counter(name for row in session.rows for name in row["missing"])
+        rows = [[name, replied[name], missed[name]] for name in session.members.parties]
+        return [Table("rounds", ["party", "replied", "missed"], rows)]

@@ -31,6 +31,7 @@ from homo_dp.models.metrics import evaluate
 from homo_dp.models.scoring import no_metrics, outputs_of, score_tables
 from homo_dp.privacy.ledger import Ledger
 from homo_dp.runs.code_version import commit_tags
+from homo_dp.runs.lifecycle import Table
 from homo_dp.runs.round_metrics import GradientNorms
 from homo_dp.runs.setup_facts import bounds_facts
 from homo_dp.runs.simulation import RunOutcome
@@ -352,6 +353,19 @@ def stopped_early(
 
 def _trained(rounds: Sequence[Mapping[str, Any]], until: int) -> int:
     return sum("asked" not in row for row in rounds if row["round"] <= until)
+
+
+def metrics_table(title: str, indicators: Mapping[str, Any]) -> Table:
+    """The metrics of training and test rows, as far as there are any."""
+    names = [
+        name
+        for name in ("loss", "acc", "auc", "ks", "f1", "r2", "mse")
+        if f"test_{name}" in indicators
+    ]
+    cells = [
+        [part, *(indicators.get(f"{part}_{name}") for name in names)] for part in ("train", "test")
+    ]
+    return Table(title, ["rows of", *names], cells)
 
 
 def released_line(indicators: Mapping[str, Any]) -> str | None:

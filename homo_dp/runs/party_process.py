@@ -6,12 +6,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from homo_dp.config.addresses import masked
 from homo_dp.config.schema import Config
 from homo_dp.console.options import Interrupted, Screen
 from homo_dp.console.screen import Progress
@@ -71,14 +70,14 @@ from homo_dp.privacy.errors import BudgetExceeded, PrivacyError
 from homo_dp.privacy.ledger import Ledger
 from homo_dp.privacy.ledger.outbox import MemoryOutbox, Outbox
 from homo_dp.runs.approval import check_rules, must_ask, wait_for_word
+from homo_dp.runs.lifecycle import Ending, Life
 from homo_dp.runs.masked_sums import party_sums
-from homo_dp.runs.outputs import Written, replaced, write_outputs
+from homo_dp.runs.outputs import metrics_table, replaced, write_outputs
 from homo_dp.runs.plan_cost import given_away, party_budget
 from homo_dp.runs.preparatory_charges import agree_to_price, check_learnt, price_of
 from homo_dp.runs.processes import (
     GO_ON,
     check_bounds_source,
-    discreet,
     fingerprints,
     learning_config,
     learning_run,
@@ -87,14 +86,13 @@ from homo_dp.runs.processes import (
     party_sealer,
     run_name,
     start_tracker,
+    tells_who_was_drawn,
 )
 from homo_dp.runs.round_metrics import GradientNorms, payload_bytes, promised_numbers
-from homo_dp.runs.run_facts import failure_tags
 from homo_dp.runs.setup_facts import party_setup
 from homo_dp.runs.simulation import RunOutcome
-from homo_dp.runs.statistics_outputs import show_statement, write_statement
+from homo_dp.runs.statistics_outputs import ending_of_party, write_statement
 from homo_dp.tracking.indicators import no_better_than_majority, numbers_of
-from homo_dp.tracking.mlflow.tracker import open_tracker
 
 _LOCK_POLL = 0.5  # seconds between two looks at the lock of another process of this party
 
@@ -129,7 +127,7 @@ class PartyProcess:
         _check_delta(config, self.name, self.rows_at_start)
         self.noise = noise_source(config)
         self.ledger = Ledger(config.privacy.ledger)
-        self.tracker = open_tracker(config)
+        self.life = Life(config, screen)
         self._agreed: AgreedJob | None = None  # until a plan came
         self.gradient_norms = GradientNorms()
         self._progress: Progress | None = None
@@ -144,10 +142,9 @@ class PartyProcess:
             folder = RunFolder(self.own.party.folder, self.run_id)
             with kept_events(folder.path), told_errors(BudgetExceeded):
                 about(run=self.run_id, party=self.name)
-                try:
-                    return self._run(folder)
-                except LearningFirst as asked:
-                    step = asked.step
+                step = self._run(folder)
+            if step is None:
+                return 0
             self._learn(step)
 
     def _learn(self, step: str) -> None:
@@ -168,7 +165,8 @@ class PartyProcess:
     def _has_learnt(self, step: str) -> bool:
         return (self.own.party.folder / learning_run(self.run_id, step) / FINAL).exists()
 
-    def _run(self, folder: RunFolder) -> int:
+    def _run(self, folder: RunFolder) -> str | None:
+        """Take part in the run; the step that is to be learnt before it, None once it is over."""
         transport = open_transport(self.own, self.sealer, folder.path)
         duty = PartyDuty(
             name=self.name,
@@ -184,26 +182,20 @@ class PartyProcess:
             has_learnt=self._has_learnt,
         )
         session = PartySession(duty, transport, PartyFiles(folder.path))
-        try:
-            if (note := replaced(self.own.output, self.run_id)) is not None:
-                self.screen.warn(f"run {self.run_id}: {note}")
-            with self.screen.progress(None) as self._progress:
-                weights = session.run()
-            self._finish(session, weights)
-            return 0
-        except KeyboardInterrupt as interrupt:
-            self.tracker.finish("KILLED", {}, {})
-            done = session.rounds_answered
-            text = str(interrupt) or "Ctrl-C"
-            raise Interrupted(f"{text}, after {done} rounds answered; {GO_ON}") from None
-        except LearningFirst:
-            raise  # nothing has begun that could have failed
-        except BaseException as error:
-            self.tracker.finish("FAILED", {}, failure_tags(self.own, error))
-            raise
-        finally:
-            transport.close()
-            folder.close()
+        with closing(folder), closing(transport), self.life:
+            try:
+                if (note := replaced(self.own.output, self.run_id)) is not None:
+                    self.screen.warn(f"run {self.run_id}: {note}")
+                with self.screen.progress(None) as self._progress:
+                    weights = session.run()
+                self._finish(session, weights)
+                return None
+            except LearningFirst as asked:
+                return asked.step
+            except KeyboardInterrupt as interrupt:
+                done = session.rounds_answered
+                text = str(interrupt) or "Ctrl-C"
+                raise Interrupted(f"{text}, after {done} rounds answered; {GO_ON}") from None
 
     def _client_fit(
         self, config: Config, model: BuiltModel, mechanism: Mechanism, own: PartyFacts
@@ -293,10 +285,11 @@ class PartyProcess:
         self.sealer.kinds = mechanism.kinds
         self._agreed = AgreedJob(config, federation, model, party, len(plan["rows"]))
         self._say_agreed(party)
-        self.tracker = discreet(self.tracker, config, party.mechanism)
+        if tells_who_was_drawn(config, party.mechanism):
+            self.life.stop_tracking()
         who = f"party {self.name}"
         start_tracker(
-            self.tracker, config, who, folder, party.mechanism, private=self._is_private(party)
+            self.life.tracker, config, who, folder, party.mechanism, private=self._is_private(party)
         )
         return party
 
@@ -436,7 +429,7 @@ class PartyProcess:
             self._progress.advance(
                 steps, loss=found["test_loss"], accuracy=found["test_acc"], epsilon=spent
             )
-        self.tracker.log_round(
+        self.life.tracker.log_round(
             number, {key: value for key, value in row.items() if value is not None}, {}
         )
         return row
@@ -482,8 +475,7 @@ class PartyProcess:
         if not job.party.mechanism.trains:
             files = write_statement(job.config, self.run_id, statement, self.ledger)
             crash_point("party.written")
-            kept = self.tracker.finish("FINISHED", files, {"statement": statement["statement"]})
-            show_statement(self.screen, self.run_id, statement, files, kept)
+            self.life.finish(ending_of_party(self.run_id, statement, files))
             return
         outcome = RunOutcome(
             run=self.run_id,
@@ -497,37 +489,19 @@ class PartyProcess:
             own=self.own,
         )
         ledger = self.ledger if job.party.mechanism.private else None
-        written = write_outputs(outcome, ledger, self.gradient_norms, self.tracker.draw)
+        written = write_outputs(outcome, ledger, self.gradient_norms, self.life.tracker.draw)
         crash_point("party.written")
-        last = numbers_of(written.indicators)
-        tracked = self.tracker.finish(
-            "FINISHED", written.files, {"statement": statement["statement"]}, last
+        useless = no_better_than_majority(written.indicators)
+        ending = Ending(
+            statement=statement,
+            files=written.files,
+            guarantee=(*statement_lines(statement), *statement["notes"]),
+            summary={"run": self.run_id, "privacy": statement},
+            numbers=numbers_of(written.indicators),
+            tables=[metrics_table("metrics (local)", written.indicators)],
+            warnings=[] if useless is None else [useless],
         )
-        self._show(outcome, written, tracked)
-
-    def _show(self, outcome: RunOutcome, written: Written, tracked: str | None) -> None:
-        names = [
-            name
-            for name in ("loss", "acc", "auc", "r2", "mse")
-            if f"test_{name}" in written.indicators
-        ]
-        cells = [
-            [part, *(written.indicators.get(f"{part}_{name}") for name in names)]
-            for part in ("train", "test")
-        ]
-        self.screen.table("metrics (local)", ["rows of", *names], cells)
-        if (useless := no_better_than_majority(written.indicators)) is not None:
-            self.screen.warn(useless)
-        statement = outcome.statement
-        for text in (*statement_lines(statement), *statement["notes"]):
-            self.screen.line(str(text))
-        for name, path in written.files.items():
-            self.screen.line(f"{name}: {path}")
-        if tracked is not None:
-            self.screen.line(f"MLflow run: {tracked} in {masked(self.own.tracking.uri)}")
-        files = {name: str(path) for name, path in written.files.items()}
-        shown = {"run": self.run_id, "privacy": outcome.statement, "files": files}
-        self.screen.summary({**shown, "mlflow_run": tracked})
+        self.life.finish(ending)
 
 
 def _model(config: Config, federation: Federation) -> BuiltModel:

@@ -23,6 +23,7 @@ from homo_dp.federation.protocol.transport import Transport
 from homo_dp.federation.sessions.crash_state import RunFolder, explained
 from homo_dp.runs.run_facts import public_dataset, run_params, run_tags
 from homo_dp.tracking.files import companion
+from homo_dp.tracking.mlflow.uris import is_local
 from homo_dp.transport.keys import (
     PUBLIC_MARK,
     KeyPair,
@@ -235,17 +236,12 @@ def start_tracker(
     tracker.start(run_params(config), tags, [], mark, public_dataset(config))
 
 
-def discreet(tracker: Tracker, config: Config, mechanism: Mechanism) -> Tracker:
-    """The tracker of a party, or none: where cohorts are secret, a store elsewhere would see when
-    it was drawn.
+def tells_who_was_drawn(config: Config, mechanism: Mechanism) -> bool:
+    """Whether tracking would tell a store elsewhere in which rounds this party was drawn, where
+    that is secret; the log then says that nothing is sent.
 
-    Guarantees:
-        - the rounds of a party whose cohort is drawn reach only a store on this machine, unless the
-          party lets them go.
+    ``tracking.private_metrics`` lets the rounds go.
     """
-    from homo_dp.tracking.mlflow.uris import is_local
-    from homo_dp.tracking.tracker import NoTracker
-
     tracking = config.tracking
     if (
         not mechanism.hides_cohort
@@ -253,14 +249,13 @@ def discreet(tracker: Tracker, config: Config, mechanism: Mechanism) -> Tracker:
         or is_local(tracking.uri)
         or tracking.private_metrics
     ):
-        return tracker
-    tracker.finish("KILLED", {}, {})
+        return False
     log.warning(
         "tracking.uri=%s: is not on this machine, and rounds would tell when this party was drawn; "
         "nothing is sent (tracking.private_metrics: true sends it)",
         masked(tracking.uri),
     )
-    return NoTracker()
+    return True
 
 
 def _sealer(config: Config, own: KeyPair, keys: list[PublicKey], kinds: Kinds) -> Sealer:

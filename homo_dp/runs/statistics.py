@@ -12,10 +12,10 @@ from homo_dp.federation.mechanisms.statistics import Statistics
 from homo_dp.federation.sessions.aggregator import RoundReport
 from homo_dp.federation.sessions.crash_state import Row
 from homo_dp.federation.sessions.statement import federation_epsilon, quoted_observer
+from homo_dp.runs.lifecycle import Life
 from homo_dp.runs.run_facts import run_params, run_tags
 from homo_dp.runs.simulation import Simulation
-from homo_dp.runs.statistics_outputs import Results, publish, results_of
-from homo_dp.tracking.mlflow.tracker import open_tracker
+from homo_dp.runs.statistics_outputs import Results, published, results_of
 from homo_dp.tracking.tracker import Tracker
 
 
@@ -80,11 +80,7 @@ def ask_in_process(
 
 def ask_and_publish(config: Config, screen: Screen, source: str | None = None) -> Results:
     """The same with files, MLflow and a table on screen."""
-    tracker = open_tracker(config)
-    try:
-        results = ask_in_process(config, tracker, lambda made: made.introduce(screen, source))
-        publish(config, results, screen, tracker)
-    except BaseException:
-        tracker.finish("FAILED", {}, {})
-        raise
+    with Life(config, screen) as life:
+        results = ask_in_process(config, life.tracker, lambda made: made.introduce(screen, source))
+        life.finish(published(config, results))
     return results

@@ -11,10 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from homo_dp import __version__
-from homo_dp.config.addresses import masked
 from homo_dp.config.load import dump_yaml
 from homo_dp.config.schema import Config
-from homo_dp.console.options import Screen
 from homo_dp.core.errors import ConfigError
 from homo_dp.core.files import write_whole
 from homo_dp.data.encoding import short
@@ -24,11 +22,11 @@ from homo_dp.federation.sessions.statement import statement_lines
 from homo_dp.privacy.accounting.accountants import epsilon
 from homo_dp.privacy.accounting.events import compose
 from homo_dp.privacy.ledger import Ledger
+from homo_dp.runs.lifecycle import UNLISTED, Ending, Table
 from homo_dp.statistics.private_levels import LEVEL_NAMES
 from homo_dp.statistics.questions import Question, quantiles
 from homo_dp.statistics.working_bounds import WITH_SPREADS
 from homo_dp.tracking.files import write_json
-from homo_dp.tracking.tracker import Tracker
 
 Results = dict[str, Any]
 _SHOWN = 60  # rows of the table on screen
@@ -97,8 +95,8 @@ def _by_party(question: Question, parties: Mapping[str, Any], sigma: float) -> d
     return {"parties": {name: question.read(part, sigma) for name, part in parties.items()}}
 
 
-def publish(config: Config, results: Results, screen: Screen, tracker: Tracker) -> None:
-    """Write the files, keep them with the tracked run, and show the answers."""
+def published(config: Config, results: Results) -> Ending:
+    """Write the files of a run of statistics; what it leaves."""
     path = Path(config.output.indicatorFileName)
     files = {"statistics": path.with_name(f"{path.stem}_statistics.json")}
     write_json(files["statistics"], results, "statistics")
@@ -107,12 +105,18 @@ def publish(config: Config, results: Results, screen: Screen, tracker: Tracker) 
     for name, answer in _histograms(results):
         place = path.with_name(f"{path.stem}_histogram_{_file_name(name)}.png")
         draw_histogram(place, name, *answer)
-        files[f"histogram_{_file_name(name)}"] = place
+        files[f"{UNLISTED}{_file_name(name)}"] = place
     numbers = {f"stat.{_metric(item)}": value for item, value, _ in rows_of(results)}
-    tracked = tracker.finish(
-        "FINISHED", files, {"statement": results["privacy"]["statement"]}, numbers
+    privacy = results["privacy"]
+    return Ending(
+        statement=privacy,
+        files=files,
+        guarantee=[str(text) for text in (*statement_lines(privacy), *privacy.get("notes", ()))],
+        summary=results,
+        numbers=numbers,
+        tables=list(_tables(results)),
+        lines=list(_lines(results, files["statistics"])),
     )
-    _show(config, results, screen, files, tracked)
 
 
 def write_statement(
@@ -128,20 +132,10 @@ def write_statement(
     return files
 
 
-def show_statement(
-    screen: Screen,
-    run: str,
-    statement: Mapping[str, Any],
-    files: Mapping[str, Path],
-    tracked: str | None,
-) -> None:
-    """What a party that answered questions sees at the end."""
-    for text in statement_lines(statement):
-        screen.line(text)
-    for name, path in files.items():
-        screen.line(f"{name}: {path}")
-    shown = {"run": run, "privacy": dict(statement), "mlflow_run": tracked}
-    screen.summary({**shown, "files": {name: str(path) for name, path in files.items()}})
+def ending_of_party(run: str, statement: Mapping[str, Any], files: Mapping[str, Path]) -> Ending:
+    """What a party that answered questions leaves."""
+    summary = {"run": run, "privacy": dict(statement)}
+    return Ending(statement, files, statement_lines(statement), summary)
 
 
 def rows_of(results: Results) -> Iterator[tuple[str, float, float | None]]:
@@ -194,50 +188,33 @@ def _histograms(results: Results) -> Iterator[tuple[str, tuple[list[float], list
             yield name, (answer["edges"][name], counts, answer["standard_errors"][name])
 
 
-def _show(
-    config: Config, results: Results, screen: Screen, files: Mapping[str, Path], tracked: str | None
-) -> None:
-    rows = list(rows_of(results))
-    cells = [[item, value, error] for item, value, error in rows[:_SHOWN]]
+def _tables(results: Results) -> Iterator[Table]:
+    cells = [[item, value, error] for item, value, error in rows_of(results)][:_SHOWN]
     if cells:
-        screen.table("answers", ["question", "value", "standard error"], cells)
-    if len(rows) > _SHOWN:
-        screen.line(f"and {len(rows) - _SHOWN} more numbers in {files['statistics']}")
-    for name, levels in results["questions"].get(LEVEL_NAMES, {"values": {}})["values"].items():
-        screen.line(f"levels of {name}: {short(levels, _SHOWN) or 'none reached the threshold'}")
-    columns = [name for name, _ in _histograms(results)]
+        yield Table("answers", ["question", "value", "standard error"], cells)
+    columns = [name for name, _ in _histograms(results)][:_SHOWN]
     if columns:
         answer = results["questions"]["histograms"]
-        table = [
+        rows = [
             [
                 name,
                 f"{answer['edges'][name][0]:g} to {answer['edges'][name][-1]:g}",
                 answer["standard_errors"][name],
             ]
-            for name in columns[:_SHOWN]
+            for name in columns
         ]
-        screen.table("histograms", ["column", "bounds", "standard error of a count"], table)
+        yield Table("histograms", ["column", "bounds", "standard error of a count"], rows)
     asked = {name: one for name, one in results["questions"].items() if "epsilon" in one}
     prices = [[name, one["noise_multiplier"], one["epsilon"]] for name, one in asked.items()]
-    screen.table("price", ["question", "noise multiplier", "epsilon alone"], prices)
-    privacy = results["privacy"]
-    for text in (*statement_lines(privacy), *privacy.get("notes", ())):
-        screen.line(str(text))
-    for name, path in files.items():
-        if not name.startswith("histogram_"):
-            screen.line(f"{name}: {path}")
-    pictures = [str(path) for name, path in files.items() if name.startswith("histogram_")]
-    if pictures:
-        screen.line(f"pictures: {len(pictures)} files beside it, such as {pictures[0]}")
-    if tracked is not None:
-        screen.line(f"MLflow run: {tracked} in {masked(config.tracking.uri)}")
-    screen.summary(
-        {
-            **results,
-            "mlflow_run": tracked,
-            "files": {name: str(path) for name, path in files.items()},
-        }
-    )
+    yield Table("price", ["question", "noise multiplier", "epsilon alone"], prices)
+
+
+def _lines(results: Results, path: Path) -> Iterator[str]:
+    more = len(list(rows_of(results))) - _SHOWN
+    if more > 0:
+        yield f"and {more} more numbers in {path}"
+    for name, levels in results["questions"].get(LEVEL_NAMES, {"values": {}})["values"].items():
+        yield f"levels of {name}: {short(levels, _SHOWN) or 'none reached the threshold'}"
 
 
 def _file_name(name: str) -> str:

@@ -89,10 +89,9 @@ def prepared(
         yield simulation
 
 
-def check_rounds(outcome: RunOutcome, tracker: Tracker) -> None:
+def check_rounds(outcome: RunOutcome) -> None:
     """Raise if the run was interrupted before its first round was over, so that there is nothing
     to write.
     """
     if outcome.interrupted and not outcome.rounds:
-        tracker.finish("KILLED", {}, {})
         raise Interrupted("before the first round was over; nothing was written")

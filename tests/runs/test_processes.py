@@ -380,7 +380,7 @@ def test_other_settings_under_the_same_run_and_a_second_process_are_refused(
 def test_help_is_quick() -> None:
     code = (
         "import sys\nimport homo_dp.commands.aggregator, homo_dp.commands.party\n"
-        "for command in (homo_dp.aggregator, homo_dp.party):\n"
+        "for command in (homo_dp.commands.aggregator, homo_dp.commands.party):\n"
         "    try:\n        command.main(['--help'])\n    except SystemExit:\n        pass\n"
         "print({'torch', 'pandas', 'mlflow', 'opacus', 'dp_accounting', 'nats'} & set(sys.modules))"
     )
