@@ -14,8 +14,8 @@ from homo_dp.core.errors import InputError
 from homo_dp.evidence.attack import Attack
 from homo_dp.evidence.sum_attacks import AlongCanary, total_seen
 from homo_dp.evidence.tradeoff import claim_of
-from homo_dp.federation.mechanisms.round_sums import SUM, RoundSum, events_of
 from homo_dp.federation.mechanisms.statistics import Statistics
+from homo_dp.federation.protocol.round_sums import SUM, RoundSum, events_of
 from homo_dp.federation.sessions.build import build_mechanism, federation_facts, noise_source
 from homo_dp.privacy.accounting.events import compose
 from homo_dp.privacy.gradients.clipping import clip_rows

@@ -33,7 +33,7 @@ from homo_dp.evidence.record_attacks import (
     made_up_rows,
 )
 from homo_dp.evidence.tradeoff import Profile
-from homo_dp.federation.mechanisms.round_sums import SUM, RoundSum
+from homo_dp.federation.protocol.round_sums import SUM, RoundSum
 from homo_dp.privacy.noise.source import SeededNoise
 from homo_dp.privacy.private_sum import PrivateSum
 

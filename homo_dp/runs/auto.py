@@ -18,8 +18,8 @@ from homo_dp.core.errors import ConfigError
 from homo_dp.data.columns import Categorical, Date, Numeric
 from homo_dp.data.encoding import Encoding
 from homo_dp.data.images import is_image_file
-from homo_dp.federation.mechanisms.round_sums import noise_of_share
 from homo_dp.federation.mechanisms.train_hooks import active_hooks
+from homo_dp.federation.protocol.round_sums import noise_of_share
 from homo_dp.models.files import read_card
 from homo_dp.models.registry import FRONT_ENDS
 from homo_dp.models.task import task_for

@@ -22,7 +22,7 @@ from homo_dp.data.encoding import Encoding
 from homo_dp.data.parties import encoding_of, load_federation
 from homo_dp.data.public_encoding import public_encoding
 from homo_dp.federation.mechanisms.base import Mechanism
-from homo_dp.federation.mechanisms.round_sums import noise_of_share
+from homo_dp.federation.protocol.round_sums import noise_of_share
 from homo_dp.federation.sessions.members import MOST_ROWS
 from homo_dp.privacy.accounting.accountants import epsilon
 from homo_dp.privacy.accounting.checks import most_rows

@@ -22,8 +22,8 @@ from homo_dp.data.parties import Federation, Table, load_federation
 from homo_dp.data.table_notes import shown_notes
 from homo_dp.federation.mechanisms.base import FederationFacts, Mechanism, PartyPlan, Weights
 from homo_dp.federation.mechanisms.local_fit import LocalFit
-from homo_dp.federation.mechanisms.round_sums import UPDATE
 from homo_dp.federation.mechanisms.train_hooks import HookContext, active_hooks
+from homo_dp.federation.protocol.round_sums import UPDATE
 from homo_dp.federation.protocol.transport import Waiting
 from homo_dp.federation.sessions.aggregator import Aggregator, RoundReport
 from homo_dp.federation.sessions.aggregator_session import AggregatorSession, RunMemory

@@ -22,12 +22,20 @@ from torch import Tensor, nn
 
 from homo_dp.config.schema import Config
 from homo_dp.data.declared import label_of
-from homo_dp.federation.mechanisms.party_plan import FederationFacts as FederationFacts
-from homo_dp.federation.mechanisms.party_plan import Levels as Levels
-from homo_dp.federation.mechanisms.party_plan import Observer as Observer
-from homo_dp.federation.mechanisms.party_plan import PartyFacts as PartyFacts
-from homo_dp.federation.mechanisms.party_plan import PartyPlan as PartyPlan
-from homo_dp.federation.mechanisms.round_sums import (
+from homo_dp.federation.protocol.messages import (
+    KINDS,
+    Field,
+    Kinds,
+    Signature,
+    extended,
+    signature,
+)
+from homo_dp.federation.protocol.party_plan import FederationFacts as FederationFacts
+from homo_dp.federation.protocol.party_plan import Levels as Levels
+from homo_dp.federation.protocol.party_plan import Observer as Observer
+from homo_dp.federation.protocol.party_plan import PartyFacts as PartyFacts
+from homo_dp.federation.protocol.party_plan import PartyPlan as PartyPlan
+from homo_dp.federation.protocol.round_sums import (
     METRICS,
     SUM,
     RoundSum,
@@ -37,14 +45,7 @@ from homo_dp.federation.mechanisms.round_sums import (
     noise_of_share,
     releases_of,
 )
-from homo_dp.federation.protocol.messages import (
-    KINDS,
-    Field,
-    Kinds,
-    Signature,
-    extended,
-    signature,
-)
+from homo_dp.federation.protocol.tensors import Weights as Weights
 from homo_dp.privacy.accounting.dp_event import DpEvent
 from homo_dp.privacy.accounting.events import compose
 from homo_dp.privacy.accounting.filters import order_for
@@ -55,8 +56,6 @@ from homo_dp.statistics.released_metrics import ReleasedMetrics
 
 if TYPE_CHECKING:
     from homo_dp.federation.mechanisms.local_fit import LocalFit, Training
-
-Weights = dict[str, Tensor]
 
 
 @dataclass(frozen=True)

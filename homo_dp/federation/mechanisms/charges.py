@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from homo_dp.federation.mechanisms.base import Mechanism
-from homo_dp.federation.mechanisms.party_plan import Observer, PartyPlan
-from homo_dp.federation.mechanisms.round_sums import UPDATE
+from homo_dp.federation.protocol.party_plan import Observer, PartyPlan
+from homo_dp.federation.protocol.round_sums import UPDATE
 from homo_dp.privacy.accounting.accountants import epsilon
 from homo_dp.privacy.accounting.dp_event import DpEvent
 from homo_dp.privacy.errors import PrivacyError

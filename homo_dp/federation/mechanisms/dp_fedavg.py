@@ -43,10 +43,10 @@ from homo_dp.federation.mechanisms.cohort_mechanism import (
 from homo_dp.federation.mechanisms.flat_weights import Layout, check_module
 from homo_dp.federation.mechanisms.local_fit import LocalFit
 from homo_dp.federation.mechanisms.masked_cohorts import MaskedCohorts
-from homo_dp.federation.mechanisms.round_sums import SUM
 from homo_dp.federation.mechanisms.shared_noise import noise_label, shared_figures, shared_note
 from homo_dp.federation.mechanisms.user_noise import UserNoise, user_noise
 from homo_dp.federation.protocol.messages import NUMBER, Field
+from homo_dp.federation.protocol.round_sums import SUM
 from homo_dp.privacy.errors import PrivacyError
 from homo_dp.privacy.gradients.adaptive_clipping import HALF, QuantileTracker, centred_bits
 from homo_dp.privacy.gradients.clipping import check_clip_norm, clip_factors, row_norms

@@ -17,7 +17,7 @@ from torch import Tensor
 from homo_dp.config.privacy import RecordKeys, keys_of
 from homo_dp.federation.mechanisms.base import Mechanism, PartyFacts, PartyPlan, Release
 from homo_dp.federation.mechanisms.local_fit import LocalFit, Training, made_private
-from homo_dp.federation.mechanisms.round_sums import calibrated_noise, text_of
+from homo_dp.federation.protocol.round_sums import calibrated_noise, text_of
 from homo_dp.privacy.accounting.accountants import check_delta
 from homo_dp.privacy.sampling.samplers import PoissonSampler
 

@@ -38,8 +38,8 @@ from homo_dp.federation.mechanisms.base import (
     weighted_mean,
 )
 from homo_dp.federation.mechanisms.local_fit import LocalFit
-from homo_dp.federation.mechanisms.round_sums import SUM
 from homo_dp.federation.mechanisms.shared_noise import noise_label, shared_figures, shared_note
+from homo_dp.federation.protocol.round_sums import SUM
 from homo_dp.privacy.accounting.accountants import check_delta
 from homo_dp.privacy.accounting.dp_event import DpEvent, GaussianDpEvent, NoOpDpEvent
 from homo_dp.privacy.errors import PrivacyError

@@ -2,7 +2,7 @@
 PRIVATE.
 
 With ``train.solver: second_moment`` (linear models) parties send gradients instead of weights
-(``exact_moment.py``).
+(``solvers/exact_second_moment.py``).
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ from homo_dp.federation.mechanisms.base import (
     Release,
     Update,
     Weights,
+    weighted_mean,
 )
-from homo_dp.federation.mechanisms.exact_moment import ExactMoment
 from homo_dp.federation.mechanisms.local_fit import LocalFit, Training
-from homo_dp.federation.mechanisms.round_sums import RoundSum, RoundSums
 from homo_dp.federation.protocol.messages import Signature
+from homo_dp.federation.protocol.round_sums import SUM, RoundSum, RoundSums
 from homo_dp.privacy.noise.source import NoiseSource
+from homo_dp.solvers.registry import PLAIN_SOLVERS
 
 
 class PlainAveraging(Mechanism):
@@ -38,11 +39,10 @@ class PlainAveraging(Mechanism):
 
     def __init__(self, config: Config, facts: FederationFacts, noise: NoiseSource) -> None:
         super().__init__(config, facts, noise)
-        by_moment = config.train.solver == "second_moment"
-        self._moment = ExactMoment(config, facts, self.party_weights) if by_moment else None
+        solver = PLAIN_SOLVERS[config.train.solver]
+        self._solver = solver(config, facts, self.party_weights)
 
     def plan(self, party: PartyFacts) -> PartyPlan:
-        what = "model weights" if self._moment is None else "mean gradient of its rows"
         return PartyPlan(
             noise_multiplier=0.0,
             sigma=0.0,
@@ -51,39 +51,30 @@ class PlainAveraging(Mechanism):
             delta=self.config.delta,
             rounds=party.rounds,
             events={},
-            releases=(f"{what}, every round, without noise",),
+            releases=(f"{self._solver.sends}, every round, without noise",),
             noise_to_signal=0.0,
             notes=("NOT PRIVATE: privacy.mechanism is none",),
         )
 
     def other_sums(self, party: PartyFacts) -> RoundSums:
-        return {} if self._moment is None else self._moment.sums
+        return self._solver.sums
 
     # --- at the party ---
 
     def training(self, fit: LocalFit) -> Training | None:
-        # with a second moment the aggregator takes the steps
-        return super().training(fit) if self._moment is None else None
+        return super().training(fit) if self._solver.parties_step else None
 
     def after_fit(self, fit: LocalFit) -> Release:
-        return self._plain(fit.weights() if self._moment is None else self._moment.gradient(fit))
+        return self._plain(self._solver.update(fit))
 
     def answer(self, fit: LocalFit, asked: RoundSum) -> Release:
-        return (
-            super().answer(fit, asked)
-            if self._moment is None
-            else self._plain(self._moment.answer(fit))
-        )
+        return self._plain({SUM: self._solver.row_sum(fit, asked)})
 
     def update_signature(self, weights: Weights) -> Signature:
-        return (
-            super().update_signature(weights)
-            if self._moment is None
-            else self._moment.signature(weights)
-        )
+        return self._solver.signature(weights)
 
     def longest_update(self, weights: Weights) -> float | None:
-        return None if self._moment is None else self._moment.longest_gradient(weights)
+        return self._solver.longest(weights)
 
     @staticmethod
     def _plain(tensors: Weights) -> Release:
@@ -94,18 +85,18 @@ class PlainAveraging(Mechanism):
     def on_receive(
         self, updates: Sequence[Update], current: Weights, round_number: int
     ) -> Combined:
-        if self._moment is None:
-            return super().on_receive(updates, current, round_number)
-        return self._moment.moved(updates, current, round_number)
+        return Combined(self._solver.moved(weighted_mean(updates), current, round_number))
 
     def on_sum(
         self, asked: RoundSum, parts: Mapping[str, Tensor], current: Weights, round_number: int
     ) -> Combined:
-        return Combined(current) if self._moment is None else self._moment.take(parts, current)
+        found = self._solver.take(parts, current)
+        if found is None:
+            return Combined(current, metrics={"discarded": 1.0}, discarded=True)
+        return Combined(found)
 
     def state(self) -> Weights:
-        return {} if self._moment is None else self._moment.state()
+        return self._solver.state()
 
     def restore(self, state: Weights) -> None:
-        if self._moment is not None:
-            self._moment.restore(state)
+        self._solver.restore(state)

@@ -30,9 +30,9 @@ from homo_dp.federation.mechanisms.base import (
     Weights,
 )
 from homo_dp.federation.mechanisms.local_fit import CHUNK, LocalFit
-from homo_dp.federation.mechanisms.round_sums import SUM, RoundSum, RoundSums, noise_of_share
 from homo_dp.federation.mechanisms.shared_noise import noise_label, shared_figures, shared_note
 from homo_dp.federation.protocol.messages import Signature
+from homo_dp.federation.protocol.round_sums import SUM, RoundSum, RoundSums, noise_of_share
 from homo_dp.privacy.accounting.accountants import check_delta
 from homo_dp.privacy.errors import PrivacyError
 from homo_dp.privacy.noise.source import NoiseSource

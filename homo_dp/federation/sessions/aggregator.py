@@ -14,10 +14,10 @@ from typing import Any
 from homo_dp.core.errors import MessageError
 from homo_dp.federation.mechanisms.base import Combined, Mechanism, PartyPlan, Update, Weights
 from homo_dp.federation.mechanisms.charges import Account, check_within_plan
-from homo_dp.federation.mechanisms.round_sums import SUM, UPDATE, RoundSum
 from homo_dp.federation.mechanisms.server_optimizers import ServerOptimizer
 from homo_dp.federation.mechanisms.train_hooks import active_hooks
 from homo_dp.federation.protocol.messages import AGGREGATOR, Message, check_tensors, largest_number
+from homo_dp.federation.protocol.round_sums import SUM, UPDATE, RoundSum
 from homo_dp.federation.sessions.party import PartyLimits
 from homo_dp.federation.sessions.secure_rounds import AggregatorSums
 from homo_dp.models.averaging import WeightAverage

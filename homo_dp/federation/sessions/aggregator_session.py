@@ -26,9 +26,9 @@ from homo_dp.core.errors import MessageError, TransportError, one_line
 from homo_dp.core.event_log import about
 from homo_dp.core.untrusted_text import Schema
 from homo_dp.federation.mechanisms.base import Weights
-from homo_dp.federation.mechanisms.round_sums import UPDATE
 from homo_dp.federation.protocol.messages import Message
 from homo_dp.federation.protocol.refusals import Refusals
+from homo_dp.federation.protocol.round_sums import UPDATE
 from homo_dp.federation.protocol.transport import Waiting, drive
 from homo_dp.federation.sessions.aggregator import Aggregator, RoundReport
 from homo_dp.federation.sessions.best_round import BestRound, is_of_released

@@ -24,8 +24,8 @@ from homo_dp.core.errors import ConfigError, InputError, MessageError, Transport
 from homo_dp.core.event_log import about
 from homo_dp.federation.mechanisms.base import Mechanism, PartyPlan, Release, Weights
 from homo_dp.federation.mechanisms.local_fit import LocalFit
-from homo_dp.federation.mechanisms.round_sums import UPDATE
 from homo_dp.federation.protocol.messages import Json, Message, check, check_tensors, signature
+from homo_dp.federation.protocol.round_sums import UPDATE
 from homo_dp.federation.protocol.transport import Transport
 from homo_dp.federation.sessions.crash_state import PartyFiles, PartyMemory, forget_before
 from homo_dp.federation.sessions.fit_state import FitState

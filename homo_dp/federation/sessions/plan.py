@@ -28,7 +28,7 @@ from homo_dp.federation.mechanisms.base import (
     PartyFacts,
     PartyPlan,
 )
-from homo_dp.federation.mechanisms.round_sums import RoundSum
+from homo_dp.federation.protocol.round_sums import RoundSum
 from homo_dp.federation.sessions.build import (
     common_facts,
     mechanism_class,

@@ -21,8 +21,8 @@ from torch import Tensor
 
 from homo_dp.core.errors import MessageError, TransportError
 from homo_dp.federation.mechanisms.base import Mechanism, Weights
-from homo_dp.federation.mechanisms.round_sums import RoundSums
 from homo_dp.federation.protocol.messages import AGGREGATOR, Json, Message, check_tensors
+from homo_dp.federation.protocol.round_sums import RoundSums
 from homo_dp.federation.protocol.transport import Waiting
 from homo_dp.federation.secure_sums import agreement, shares
 from homo_dp.federation.secure_sums.aggregator import SecureSum, SumDiscarded

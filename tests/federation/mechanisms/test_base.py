@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from homo_dp.federation.mechanisms.base import Update, weighted_mean
-from homo_dp.federation.mechanisms.round_sums import SUM
+from homo_dp.federation.protocol.round_sums import SUM
 from homo_dp.privacy.errors import PrivacyError
 from tests.federation.small import small_config, small_mechanism, zeros
 

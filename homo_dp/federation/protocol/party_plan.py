@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from homo_dp.federation.mechanisms.round_sums import UPDATE, RoundSums, events_of
+from homo_dp.federation.protocol.round_sums import UPDATE, RoundSums, events_of
 from homo_dp.privacy.accounting.dp_event import DpEvent, NoOpDpEvent
 from homo_dp.privacy.accounting.events import compose
 from homo_dp.privacy.ledger.rows import NOISE_ALONE

@@ -18,8 +18,8 @@ from homo_dp.data.rows import Table
 from homo_dp.federation.mechanisms.base import PartyFacts, Update, Weights
 from homo_dp.federation.mechanisms.dp_fedsgd import DpFedSgd
 from homo_dp.federation.mechanisms.none import PlainAveraging
-from homo_dp.federation.mechanisms.round_sums import SUM, ExactSum, RoundSum, RoundSums
 from homo_dp.federation.protocol.messages import Message
+from homo_dp.federation.protocol.round_sums import SUM, ExactSum, RoundSum, RoundSums
 from homo_dp.federation.sessions.build import build_aggregator, build_fit
 from homo_dp.models.registry import build_model
 from homo_dp.privacy.errors import PrivacyError

@@ -16,7 +16,7 @@ from homo_dp.config.load import load_config
 from homo_dp.federation.mechanisms.base import Combined, PartyFacts, Release, Weights
 from homo_dp.federation.mechanisms.dp_fedsgd import DpFedSgd
 from homo_dp.federation.mechanisms.local_fit import LocalFit
-from homo_dp.federation.mechanisms.round_sums import (
+from homo_dp.federation.protocol.round_sums import (
     SUM,
     RoundSum,
     RoundSums,
@@ -45,7 +45,7 @@ from tests.federation.small import (
 )
 
 RADIUS = 2.0  # rows are clipped to this norm, so X^T X has sensitivity RADIUS^2
-HERE = "tests.federation.mechanisms.test_round_sums:SecondMomentFirst"
+HERE = "tests.federation.protocol.test_round_sums:SecondMomentFirst"
 
 
 class SecondMomentFirst(DpFedSgd):
