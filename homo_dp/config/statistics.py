@@ -5,6 +5,7 @@ from typing import Annotated, Literal, Self
 from pydantic import BeforeValidator, model_validator
 
 from homo_dp.config.base import Columns, Conflict, Section, key, listed, whole
+from homo_dp.config.mechanisms import STATISTICS
 
 Question = Literal[
     "rows",
@@ -27,7 +28,7 @@ def _asked(value: object) -> object:
     return listed(value)
 
 
-MECHANISM = "statistics"
+MECHANISM = STATISTICS.name
 """What ``privacy.mechanism`` says where parties are asked questions instead of training."""
 
 

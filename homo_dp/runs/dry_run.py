@@ -83,7 +83,7 @@ def plan_of(config: Config) -> Planned:
 
 
 def _draft_warnings(config: Config, mechanism: Mechanism) -> list[str]:
-    if not mechanism.private or config.data.bounds_source != "draft":
+    if not mechanism.capabilities.private or config.data.bounds_source != "draft":
         return []
     return [f"data.bounds_source=draft: epsilon does not cover {DRAFTED}"]
 
@@ -257,7 +257,7 @@ def _with_users(config: Config) -> Config:
 
 def _refusal(config: Config, mechanism: Mechanism, plans: dict[str, PartyPlan]) -> str | None:
     """Why training would stop before its first round, None if the ledger has room for all of it."""
-    if not mechanism.private:
+    if not mechanism.capabilities.private:
         return None
     planned = _charges(config, mechanism, plans)
     if not Path(config.privacy.ledger).exists():

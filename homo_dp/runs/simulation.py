@@ -167,13 +167,15 @@ class Simulation:
         self.mechanism = self._mechanism()
         self._check_counts()
         self.private = (
-            self.mechanism.private and self.noise.private and not config.privacy.not_private
+            self.mechanism.capabilities.private
+            and self.noise.private
+            and not config.privacy.not_private
         )
         encoding = self.federation.encoding.to_json()
         self.earlier = earlier_model(
             config, self.model.architecture, encoding, private=self.private
         )
-        self.ledger = Ledger(config.privacy.ledger) if self.mechanism.private else None
+        self.ledger = Ledger(config.privacy.ledger) if self.mechanism.capabilities.private else None
         self.sums = simulated_sums(self.run_id, list(self.federation.parties), self.mechanism)
         self.parties = self._parties()
         self._agreed_to: PlanJson | None = None

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
+from homo_dp.config.capabilities import Capabilities as Capabilities
 from homo_dp.config.schema import Config
 from homo_dp.data.declared import label_of
 from homo_dp.federation.protocol.messages import (
@@ -112,41 +113,21 @@ class Mechanism(ABC):
         - ``plan`` never costs less than what the rounds will charge.
     """
 
-    name: ClassVar[str]
-    unit: ClassVar[Literal["record", "user"]] = "record"
-    private: ClassVar[bool] = True
-    trains: ClassVar[bool] = True  # False: its rounds ask sums of the tables and train no model
-    # whether its noise is solved together with released metrics
-    asks_metrics: ClassVar[bool] = False
+    capabilities: ClassVar[Capabilities]
     # numbers it may add to messages, by kind
     message_fields: ClassVar[Mapping[str, Mapping[str, Field]]] = {}
-    # of every plan that it makes; None where the settings decide
-    relation: ClassVar[str | None] = None
-    # whether what a party spends depends on how many rows it has
-    price_needs_rows: ClassVar[bool] = True
     # users of one table: their party draws the cohort and answers with the sum
     one_party_holds_all: bool = False
-    # on_receive is called (and adds noise) also if nobody replied
-    combines_empty_rounds: ClassVar[bool] = False
 
     def __init__(self, config: Config, facts: FederationFacts, noise: NoiseSource) -> None:
         self.config = config
         self.facts = facts
         self.noise = noise
 
-    @classmethod
-    def leaves_noise_to_aggregator(cls, config: Config) -> bool:
-        """Whether parties would send something without noise, so that each must trust the
-        aggregator.
-        """
-        return False
-
-    @classmethod
-    def needs_rows(cls, config: Config) -> str | None:
-        """The setting that cannot work while a party keeps its row count to itself; None if
-        there is none.
-        """
-        return None
+    @property
+    def name(self) -> str:
+        """The word for it in statements, ledgers and messages."""
+        return self.capabilities.name
 
     @classmethod
     def common_facts(cls, facts: FederationFacts) -> FederationFacts:
@@ -199,10 +180,10 @@ class Mechanism(ABC):
     def _metrics_sum(self) -> RoundSum:
         """One release of metrics, with its part of the share of all of them."""
         privacy, metrics = self.config.privacy, self.config.metrics
-        if not self.asks_metrics or privacy.target_epsilon is None:
+        if not self.capabilities.metrics or privacy.target_epsilon is None:
             raise PrivacyError(
-                "metrics.release=noised: needs dp_sgd or dp_fedsgd with privacy.target_epsilon, "
-                f"not {self.name}"
+                "metrics.release=noised: needs privacy.target_epsilon and a mechanism whose "
+                f"noise is solved together with metrics, not {self.name}"
             )
         share = metrics.share / releases_of(self.facts.rounds, metrics.every)
         noise = noise_of_share(share, privacy.target_epsilon, self.config.delta)

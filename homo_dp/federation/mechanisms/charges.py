@@ -38,7 +38,7 @@ class Account:
         return Charge(
             run=self.run,
             dataset=self.dataset,
-            unit=mechanism.unit,
+            unit=mechanism.capabilities.unit,
             relation=plan.relation,
             party=self.party,
             round=number,

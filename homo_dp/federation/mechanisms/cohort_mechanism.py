@@ -73,8 +73,6 @@ class CohortMechanism(Mechanism):
         - ``combine`` divides by a number that was fixed before anyone replied.
     """
 
-    unit = "user"
-    combines_empty_rounds = True
     clip_norm: float  # of the round that is open
 
     @abstractmethod

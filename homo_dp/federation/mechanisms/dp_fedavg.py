@@ -22,9 +22,9 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
+from homo_dp.config.mechanisms import DP_FEDAVG
 from homo_dp.config.privacy import UserKeys, keys_of
 from homo_dp.config.schema import Config
-from homo_dp.core.errors import ConfigError
 from homo_dp.federation.mechanisms.base import (
     Combined,
     FederationFacts,
@@ -73,17 +73,11 @@ class DpFedAvg(CohortMechanism):
         - who was in a cohort stays with the aggregator: no output of a run says it.
     """
 
-    name = "dp_fedavg"
+    capabilities = DP_FEDAVG
     message_fields: ClassVar[Mapping[str, Mapping[str, Field]]] = {"update": {"clip_bit": NUMBER}}
 
     def __init__(self, config: Config, facts: FederationFacts, noise: NoiseSource) -> None:
         super().__init__(config, facts, noise)
-        if config.train.weighting != "uniform":
-            raise ConfigError(
-                f"train.weighting={config.train.weighting}: users count the same under dp_fedavg, "
-                "or one could move the mean further than its noise allows; write "
-                "train.weighting: uniform"
-            )
         self.privacy = privacy = keys_of(config.privacy, UserKeys)
         # one process stands for all users, who are then the holders of the noise
         self.alone = len(facts.parties) == 1
@@ -116,10 +110,6 @@ class DpFedAvg(CohortMechanism):
         )
         self._fit_clip_norm = self.clip_norm
         self._within = True
-
-    @classmethod
-    def leaves_noise_to_aggregator(cls, config: Config) -> bool:
-        return keys_of(config.privacy, UserKeys).noise_at == "server"
 
     @property
     def noise_at_parties(self) -> bool:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from homo_dp.config.mechanisms import DP_FEDSGD
 from homo_dp.config.privacy import RecordKeys, SharedNoiseKeys, keys_of
 from homo_dp.config.schema import Config
 from homo_dp.federation.mechanisms.base import (
@@ -64,9 +65,7 @@ class DpFedSgd(Mechanism):
         - the divisor is the expected size of the whole sample, by declared or public row counts.
     """
 
-    name = "dp_fedsgd"
-    relation = PoissonSampler.relation
-    asks_metrics = True
+    capabilities = DP_FEDSGD
 
     _engine: PrivacyEngine | None = None
     _training: Training | None = None
@@ -83,10 +82,6 @@ class DpFedSgd(Mechanism):
         self._clip_norm = keys_of(config.privacy, RecordKeys).max_grad_norm
         solver = SOLVERS[config.train.solver]
         self.solver = solver(config, facts, self._share, lambda: self._noise_of_mean)
-
-    @classmethod
-    def needs_rows(cls, config: Config) -> str | None:
-        return "privacy.mechanism=dp_fedsgd"
 
     @classmethod
     def common_facts(cls, facts: FederationFacts) -> FederationFacts:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
+from homo_dp.config.mechanisms import DP_SGD
 from homo_dp.config.privacy import RecordKeys, keys_of
 from homo_dp.federation.mechanisms.base import Mechanism, PartyFacts, PartyPlan, Release
 from homo_dp.federation.mechanisms.local_fit import LocalFit, Training, made_private
@@ -36,9 +37,7 @@ class DpSgd(Mechanism):
         - the event of a round is named by the engine that sampled, clipped and noised it.
     """
 
-    name = "dp_sgd"
-    relation = PoissonSampler.relation
-    asks_metrics = True
+    capabilities = DP_SGD
 
     _engine: PrivacyEngine | None = None
     _training: Training | None = None

@@ -22,6 +22,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from homo_dp.config.mechanisms import NBAFL
 from homo_dp.config.privacy import SharedNoiseKeys, keys_of
 from homo_dp.config.schema import Config
 from homo_dp.core.errors import ConfigError
@@ -130,9 +131,7 @@ class Nbafl(Mechanism):
           party outside of its rounds sends noise alone.
     """
 
-    name = "nbafl"
-    relation = REPLACE_ONE
-    price_needs_rows = False  # the noise is by the smallest table, and that is declared
+    capabilities = NBAFL
 
     def __init__(self, config: Config, facts: FederationFacts, noise: NoiseSource) -> None:
         super().__init__(config, facts, noise)
@@ -165,17 +164,6 @@ class Nbafl(Mechanism):
                 f"{self._no_download_noise()}; turn noise_at_upload on, or give fewer "
                 "nbafl.exposures or more train.rounds"
             )
-
-    @classmethod
-    def leaves_noise_to_aggregator(cls, config: Config) -> bool:
-        return not (
-            config.nbafl.noise_at_upload
-            or keys_of(config.privacy, SharedNoiseKeys).secure_aggregation
-        )
-
-    @classmethod
-    def needs_rows(cls, config: Config) -> str | None:
-        return "nbafl.min_dataset_size=null" if config.nbafl.min_dataset_size is None else None
 
     @property
     def ledger_keeper(self) -> Literal["party", "aggregator"]:

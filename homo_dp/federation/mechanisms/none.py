@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from torch import Tensor
 
+from homo_dp.config.mechanisms import NONE
 from homo_dp.config.schema import Config
 from homo_dp.federation.mechanisms.base import (
     Combined,
@@ -33,9 +34,7 @@ from homo_dp.solvers.registry import PLAIN_SOLVERS
 class PlainAveraging(Mechanism):
     """Sends the trained weights, or a mean gradient, as they are. It guarantees nothing."""
 
-    name = "none"
-    private = False
-    relation = "add_or_remove_one"
+    capabilities = NONE
 
     def __init__(self, config: Config, facts: FederationFacts, noise: NoiseSource) -> None:
         super().__init__(config, facts, noise)
@@ -47,7 +46,7 @@ class PlainAveraging(Mechanism):
             noise_multiplier=0.0,
             sigma=0.0,
             clip_norm=0.0,
-            relation=self.relation,
+            relation="add_or_remove_one",
             delta=self.config.delta,
             rounds=party.rounds,
             events={},

@@ -15,6 +15,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
+from homo_dp.config.mechanisms import STATISTICS
 from homo_dp.config.privacy import SharedNoiseKeys, keys_of
 from homo_dp.config.schema import Config
 from homo_dp.core.errors import ConfigError
@@ -37,7 +38,6 @@ from homo_dp.privacy.accounting.accountants import check_delta
 from homo_dp.privacy.errors import PrivacyError
 from homo_dp.privacy.noise.source import NoiseSource
 from homo_dp.privacy.private_sum import NoiseShare, PrivateSum
-from homo_dp.privacy.sampling.samplers import PoissonSampler
 from homo_dp.statistics.private_levels import LEVEL_NAMES, LevelNames, level_names
 from homo_dp.statistics.questions import SHARES, Question, questions_of
 from homo_dp.statistics.working_bounds import (
@@ -82,9 +82,7 @@ class Statistics(Mechanism):
           masks.
     """
 
-    name = "statistics"
-    trains = False
-    relation = PoissonSampler.relation
+    capabilities = STATISTICS
 
     def __init__(self, config: Config, facts: FederationFacts, noise: NoiseSource) -> None:
         super().__init__(config, facts, noise)
@@ -107,11 +105,6 @@ class Statistics(Mechanism):
         the same.
         """
         return questions_of(self.config.statistics, public_encoding(self.config))
-
-    @classmethod
-    def needs_rows(cls, config: Config) -> str | None:
-        masked = keys_of(config.privacy, SharedNoiseKeys).secure_aggregation
-        return "privacy.secure_aggregation=true" if masked else None
 
     @classmethod
     def common_facts(cls, facts: FederationFacts) -> FederationFacts:

@@ -241,7 +241,7 @@ class Aggregator:
         elif updates and self.asked is not None:
             parts = {update.party: update.tensors[SUM] for update in updates}
             combined = self.mechanism.take_sum(self.asked, parts, self.weights, self.round)
-        elif updates or self.mechanism.combines_empty_rounds:
+        elif updates or self.mechanism.capabilities.answers_empty_rounds:
             combined = self.mechanism.on_receive(updates, self._current, self.training_round)
         return self.apply(combined, tuple(update.party for update in updates), missing)
 
@@ -391,7 +391,7 @@ class Aggregator:
     ) -> list[Charge]:
         """One for all where users are protected; for records one for each party of the round."""
         parties = self.mechanism.facts.parties
-        if self.mechanism.unit == "user":
+        if self.mechanism.capabilities.unit == "user":
             return [
                 self._charge_of(
                     round_number, self.mechanism.plan(next(iter(parties.values()))), event, sigma
@@ -432,7 +432,7 @@ class Aggregator:
         """Refuse weights that the aggregator should have noised and did not, whatever the
         mechanism.
         """
-        own = self.mechanism.private and self.mechanism.ledger_keeper == "aggregator"
+        own = self.mechanism.capabilities.private and self.mechanism.ledger_keeper == "aggregator"
         if not own or self.settings.not_private or combined.discarded:
             return
         if combined.event is None:

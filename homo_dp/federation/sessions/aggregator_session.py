@@ -333,7 +333,7 @@ class AggregatorSession:
         """Ask no round that could not count: parties would pay for it. Who was missing in the last
         round, and has sent nothing since, joins again once it is there.
         """
-        if self.aggregator.mechanism.combines_empty_rounds:
+        if self.aggregator.mechanism.capabilities.answers_empty_rounds:
             return  # its rounds count whoever is missing
         told = False
         while len(self._there()) < self.rules.min_parties:
@@ -404,7 +404,10 @@ class AggregatorSession:
         """Whether a round counts. A sum with a fixed denominator deals with missing replies itself:
         to skip its round would publish, without noise, that somebody was missing.
         """
-        if self.aggregator.mechanism.combines_empty_rounds and not self.rules.stop_on_missing:
+        if (
+            self.aggregator.mechanism.capabilities.answers_empty_rounds
+            and not self.rules.stop_on_missing
+        ):
             return True
         return replies >= min(self.rules.min_parties, len(self.aggregator.cohort))
 

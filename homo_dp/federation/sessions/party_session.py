@@ -298,7 +298,7 @@ class Party:
 
     @property
     def _private(self) -> bool:
-        return self.mechanism.private and not self.settings.not_private
+        return self.mechanism.capabilities.private and not self.settings.not_private
 
 
 @dataclass

@@ -16,9 +16,11 @@ from typing import Any
 
 from homo_dp.config.base import is_import_path
 from homo_dp.config.load import config_from
+from homo_dp.config.mechanisms import BUILT_IN
+from homo_dp.config.mechanisms import SECTIONS as MECHANISM_SECTIONS
 from homo_dp.config.metrics import MetricsConfig
-from homo_dp.config.privacy import BUILT_IN, EVERY_KEY, every_key
-from homo_dp.config.schema import MECHANISM_SECTIONS, Config, DataConfig
+from homo_dp.config.privacy import EVERY_KEY, every_key
+from homo_dp.config.schema import Config, DataConfig
 from homo_dp.config.statistics import MECHANISM as STATISTICS
 from homo_dp.core.errors import ConfigError, DataError
 from homo_dp.federation.mechanisms.base import (
@@ -30,6 +32,7 @@ from homo_dp.federation.mechanisms.base import (
 )
 from homo_dp.federation.protocol.round_sums import RoundSum
 from homo_dp.federation.sessions.build import (
+    capabilities,
     common_facts,
     mechanism_class,
     party_facts,
@@ -294,7 +297,7 @@ def needs_declared_rows(config: Config) -> str | None:
     """
     if config.train.weighting == "rows":
         return "train.weighting=rows"
-    return mechanism_class(config.privacy.mechanism).needs_rows(config)
+    return capabilities(config).rows_are_needed(config)
 
 
 def _check_code(own: Config, plan: PlanJson) -> None:
@@ -313,7 +316,7 @@ def _check_code(own: Config, plan: PlanJson) -> None:
 
 def _check_protection(own: Config, plan: PlanJson) -> None:
     mechanism = plan["privacy"]["mechanism"]
-    found = mechanism_class(mechanism)
+    found = mechanism_class(mechanism).capabilities
     if not found.private and own.privacy.mechanism != mechanism:
         raise PlanRefused(
             "not_private",
@@ -335,7 +338,7 @@ def _check_caps(own: Config, plan: PlanJson) -> None:
     if (
         epsilon_cap(own) is None
         and own.private
-        and mechanism_class(plan["privacy"]["mechanism"]).private
+        and mechanism_class(plan["privacy"]["mechanism"]).capabilities.private
     ):
         raise PlanRefused(
             "epsilon_cap",
@@ -488,7 +491,7 @@ def hides_count(config: Config) -> bool:
     """Whether the mechanism promises that one row more or less is not seen: then the row count
     is a secret, too.
     """
-    found = mechanism_class(config.privacy.mechanism)
+    found = capabilities(config)
     return found.private and found.unit == "record" and found.relation != REPLACE_ONE
 
 

@@ -13,6 +13,7 @@ from dp_accounting import GaussianDpEvent
 from torch import Tensor
 
 from homo_dp.config.load import load_config
+from homo_dp.config.mechanisms import DP_FEDSGD
 from homo_dp.federation.mechanisms.base import Combined, PartyFacts, Release, Weights
 from homo_dp.federation.mechanisms.dp_fedsgd import DpFedSgd
 from homo_dp.federation.mechanisms.local_fit import LocalFit
@@ -51,7 +52,7 @@ HERE = "tests.federation.protocol.test_round_sums:SecondMomentFirst"
 class SecondMomentFirst(DpFedSgd):
     """Round 1 asks X^T X, the others train."""
 
-    name = "second_moment_first"
+    capabilities = replace(DP_FEDSGD, name="second_moment_first")
     moment: Tensor | None = None
     width = FEATURES
 
@@ -81,7 +82,7 @@ class SecondMomentFirst(DpFedSgd):
 
 
 class Wide(SecondMomentFirst):
-    name = "wide"
+    capabilities = replace(DP_FEDSGD, name="wide")
     width = 30  # breast cancer
 
 
