@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from homo_dp.config.capabilities import Observer
 from homo_dp.config.schema import Config
 from homo_dp.console.screen import Screen
 from homo_dp.data.public_facts import declared_encoding, planned_rows, public_shape
@@ -238,12 +239,14 @@ def planned_charges(config: Config) -> list[tuple[Charge, int]]:
 def _charges(
     config: Config, mechanism: Mechanism, plans: Mapping[str, PartyPlan]
 ) -> list[tuple[Charge, int]]:
+    # where the aggregator is trusted with the noise, its ledger is charged for readers of the model
+    observer: Observer = "aggregator" if mechanism.ledger_keeper == "party" else "model_reader"
     return [
         charge
         for name, plan in plans.items()
-        if mechanism.paid_against in plan.events
+        if observer in plan.events
         for charge in Account("dry-run", config.data.dataset, name).all_planned(
-            mechanism, plan, mechanism.paid_against
+            mechanism, plan, observer
         )
     ]
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from homo_dp.config.load import load_config
 from homo_dp.core.errors import ConfigError, MessageError
 from homo_dp.data.rows import Table
-from homo_dp.federation.mechanisms.base import PartyFacts, Update, Weights
+from homo_dp.federation.mechanisms.base import PartyFacts, Update, Weights, party_weights
 from homo_dp.federation.mechanisms.dp_fedsgd import DpFedSgd
 from homo_dp.federation.mechanisms.none import PlainAveraging
 from homo_dp.federation.protocol.messages import Message
@@ -77,12 +77,13 @@ class Run:
         if parts:
             weights = mechanism.take_sum(asked, parts, weights, 1).weights
         self.losses = []
+        weights_of = party_weights(self.config, mechanism.facts)
         for number in range(1, self.config.train.rounds + 1):
             updates = []
             for name, fit in self.fits.items():
                 release = fit.fit(mechanism, weights, number, {})
                 assert release.event is None
-                updates.append(Update(name, release.tensors, mechanism.party_weights[name]))
+                updates.append(Update(name, release.tensors, weights_of[name]))
             weights = mechanism.on_receive(updates, weights, number).weights
             self.losses.append(self.loss(weights, tables))
         self.weights = weights

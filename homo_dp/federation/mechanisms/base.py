@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from homo_dp.config.capabilities import Capabilities as Capabilities
 from homo_dp.config.schema import Config
-from homo_dp.data.declared import label_of
+from homo_dp.federation.mechanisms.metrics_round import MetricsRound
 from homo_dp.federation.protocol.messages import (
     KINDS,
     Field,
@@ -43,8 +43,6 @@ from homo_dp.federation.protocol.round_sums import (
     RoundSums,
     events_of,
     interleaved,
-    noise_of_share,
-    releases_of,
 )
 from homo_dp.federation.protocol.tensors import Weights as Weights
 from homo_dp.privacy.accounting.dp_event import DpEvent
@@ -53,7 +51,6 @@ from homo_dp.privacy.accounting.filters import order_for
 from homo_dp.privacy.errors import PrivacyError
 from homo_dp.privacy.noise.source import NoiseSource
 from homo_dp.privacy.private_sum import NoiseShare, PrivateSum
-from homo_dp.statistics.released_metrics import ReleasedMetrics
 
 if TYPE_CHECKING:
     from homo_dp.federation.mechanisms.local_fit import LocalFit, Training
@@ -171,34 +168,22 @@ class Mechanism(ABC):
         if metrics.release != "noised" or not self.facts.rounds:
             return own
         if self._with_metrics is None:
-            asked = self._metrics_sum()
-            self._with_metrics = interleaved(own, self.facts.rounds, asked, metrics.every)
+            self._with_metrics = interleaved(
+                own, self.facts.rounds, self.metrics.asked, metrics.every
+            )
         return self._with_metrics
 
     _with_metrics: RoundSums | None = None
 
-    def _metrics_sum(self) -> RoundSum:
-        """One release of metrics, with its part of the share of all of them."""
-        privacy, metrics = self.config.privacy, self.config.metrics
-        if not self.capabilities.metrics or privacy.target_epsilon is None:
-            raise PrivacyError(
-                "metrics.release=noised: needs privacy.target_epsilon and a mechanism whose "
-                f"noise is solved together with metrics, not {self.name}"
-            )
-        share = metrics.share / releases_of(self.facts.rounds, metrics.every)
-        noise = noise_of_share(share, privacy.target_epsilon, self.config.delta)
-        rows = sum(facts.rows for facts in self.facts.parties.values())
-        found = PrivateSum(self.metrics.dimension, 1.0, noise, rows, share=self.noise_share)
-        return RoundSum("metrics", found, "counts of test rows by score or error, with noise")
-
     @functools.cached_property
-    def metrics(self) -> ReleasedMetrics:
-        """What is asked of test rows where metrics are released with noise."""
-        classes = label_of(self.config).classes or ()
-        kind = "regression" if not classes else "binary" if len(classes) == 2 else "multiclass"
-        return ReleasedMetrics(
-            kind, len(classes), self.config.predict.threshold, self.config.metrics.bins
-        )
+    def metrics(self) -> MetricsRound:
+        """The rounds that release metrics with noise."""
+        if not self.capabilities.metrics:
+            raise PrivacyError(
+                "metrics.release=noised: needs a mechanism whose noise is solved together with "
+                f"metrics, not {self.name}"
+            )
+        return MetricsRound(self.config, self.facts, self.noise_share)
 
     @property
     def sums(self) -> RoundSums:
@@ -242,20 +227,6 @@ class Mechanism(ABC):
         return order_for(self.config.privacy.target_epsilon or 1.0)
 
     @property
-    def party_weights(self) -> dict[str, float]:
-        """What the update of each party counts: the same, or by public row counts."""
-        by_rows = self.config.train.weighting == "rows"
-        return {
-            name: float(facts.rows) if by_rows else 1.0
-            for name, facts in self.facts.parties.items()
-        }
-
-    @property
-    def noise_label(self) -> str:
-        """What a row of the ledger says about the noise."""
-        return self.noise.label
-
-    @property
     def noises_in_a_number(self) -> int:
         """How many draws of noise, of different parties, are accounted as the noise of one
         released number, at most.
@@ -267,11 +238,6 @@ class Mechanism(ABC):
     def ledger_keeper(self) -> Literal["party", "aggregator"]:
         """Who charges: the party, or the aggregator where it is trusted with the noise."""
         return "party"
-
-    @property
-    def paid_against(self) -> Observer:
-        """Against whom the charges of its ledger hold."""
-        return "aggregator" if self.ledger_keeper == "party" else "model_reader"
 
     @property
     def proximal_mu(self) -> float:
@@ -364,7 +330,9 @@ class Mechanism(ABC):
         """A party's bounded and noised part of another sum."""
         private_sum = asked.private_sum
         parts = (
-            fit.metric_parts(self.metrics) if asked.name == METRICS else self.row_parts(fit, asked)
+            fit.metric_parts(self.metrics.metrics)
+            if asked.name == METRICS
+            else self.row_parts(fit, asked)
         )
         released = private_sum.of_chunks(parts, self.noise)
         return Release({SUM: released}, asked.event, private_sum.party_sigma, private_sum.relation)
@@ -377,19 +345,12 @@ class Mechanism(ABC):
             f"mechanism={self.name}: shares no noise; take part in the rounds of the schedule"
         )
 
-    def update_signature(self, weights: Weights) -> Signature:
-        """Names, shapes and dtypes of the tensors of an update: those of the model, unless it
-        says otherwise.
-        """
-        return signature(weights)
-
     def signature_of(self, weights: Weights, asked: RoundSum | None) -> Signature:
-        """Names, shapes and dtypes of the answer of a round that is not masked."""
-        return (
-            self.update_signature(weights)
-            if asked is None
-            else {SUM: ((asked.dimension,), torch.float64)}
-        )
+        """Names, shapes and dtypes of the answer of a round that is not masked.
+
+        An update, where no other sum is asked, has those of the model unless it says otherwise.
+        """
+        return signature(weights) if asked is None else {SUM: ((asked.dimension,), torch.float64)}
 
     def local_norms(self) -> tuple[Tensor, float] | None:
         """Gradient norms of the last batch and the norm they are clipped to. LOCAL: never send
@@ -406,12 +367,6 @@ class Mechanism(ABC):
         updates are weights.
         """
         return None
-
-    def participants(self, parties: Sequence[str], round_number: int) -> tuple[str, ...]:
-        """Whom the aggregator asks in a round: the cohort, unless one party holds all users and
-        draws it itself.
-        """
-        return tuple(parties) if self.one_party_holds_all else self.cohort(parties, round_number)
 
     def on_receive(
         self, updates: Sequence[Update], current: Weights, round_number: int
@@ -447,25 +402,8 @@ class Mechanism(ABC):
         """
         if asked.name != METRICS:
             return self.on_sum(asked, parts, current, round_number)
-        total = torch.stack(list(parts.values())).sum(0).double()
-        sigma = asked.private_sum.total_sigma * (1.0 if self.noise_share else math.sqrt(len(parts)))
-        by_party = {}
-        # each part has the full noise of its party
-        if self.config.metrics.per_party and not self.noise_share:
-            by_party = {
-                name: self._figures_of(part.double(), asked.private_sum.sigma)
-                for name, part in parts.items()
-            }
-        named = self._figures_of(total, sigma)
-        return Combined(
-            current, metrics=named, curves=self.metrics.curves(total, sigma), by_party=by_party
-        )
-
-    def _figures_of(self, total: Tensor, sigma: float) -> dict[str, float]:
-        """Figures of a noisy total and the half widths of their bars, by the names of rows."""
-        values, errors = self.metrics.read(total, sigma)
-        named = {f"released_{name}": value for name, value in values.items()}
-        return named | {f"released_{name}_error": value for name, value in errors.items()}
+        read = self.metrics.read(asked, parts)
+        return Combined(current, metrics=read.figures, curves=read.curves, by_party=read.by_party)
 
     def before_broadcast(self, weights: Weights, round_number: int) -> Weights:
         """Called at the aggregator on the weights of the next round, before anyone sees them."""
@@ -511,6 +449,12 @@ def _before_text(config: Config) -> str:
         if added
         else text
     )
+
+
+def party_weights(config: Config, facts: FederationFacts) -> dict[str, float]:
+    """What the update of each party counts: the same, or by public row counts."""
+    by_rows = config.train.weighting == "rows"
+    return {name: float(party.rows) if by_rows else 1.0 for name, party in facts.parties.items()}
 
 
 def weighted_mean(updates: Sequence[Update]) -> Weights:

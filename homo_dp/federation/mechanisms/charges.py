@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from homo_dp.federation.mechanisms.base import Mechanism
+from homo_dp.federation.mechanisms.shared_noise import noise_label
 from homo_dp.federation.protocol.party_plan import Observer, PartyPlan
 from homo_dp.federation.protocol.round_sums import UPDATE
 from homo_dp.privacy.accounting.accountants import epsilon
@@ -47,7 +48,7 @@ class Account:
             delta=plan.delta,
             sigma=sigma,
             observer=observer,
-            noise=mechanism.noise_label,
+            noise=noise_label(mechanism.noise.label, mechanism.noise_share),
         )
 
     def planned(

@@ -43,7 +43,7 @@ from homo_dp.federation.mechanisms.cohort_mechanism import (
 from homo_dp.federation.mechanisms.flat_weights import Layout, check_module
 from homo_dp.federation.mechanisms.local_fit import LocalFit
 from homo_dp.federation.mechanisms.masked_cohorts import MaskedCohorts
-from homo_dp.federation.mechanisms.shared_noise import noise_label, shared_figures, shared_note
+from homo_dp.federation.mechanisms.shared_noise import shared_figures, shared_note
 from homo_dp.federation.mechanisms.user_noise import UserNoise, user_noise
 from homo_dp.federation.protocol.messages import NUMBER, Field
 from homo_dp.federation.protocol.round_sums import SUM
@@ -52,7 +52,7 @@ from homo_dp.privacy.gradients.adaptive_clipping import HALF, QuantileTracker, c
 from homo_dp.privacy.gradients.clipping import check_clip_norm, clip_factors, row_norms
 from homo_dp.privacy.noise.grid import noised, noised_share
 from homo_dp.privacy.noise.source import NoiseSource
-from homo_dp.privacy.private_sum import PrivateSum
+from homo_dp.privacy.private_sum import NoiseShare, PrivateSum
 
 log = logging.getLogger(__name__)
 
@@ -126,8 +126,8 @@ class DpFedAvg(CohortMechanism):
         return None if self.cohorts is None or self.alone else self.cohorts.private_sum
 
     @property
-    def noise_label(self) -> str:
-        return noise_label(self.noise.label, self.numbers.masked)
+    def noise_share(self) -> NoiseShare | None:
+        return self.numbers.masked
 
     @property
     def noises_in_a_number(self) -> int:

@@ -34,7 +34,7 @@ from homo_dp.federation.mechanisms.base import (
     Weights,
 )
 from homo_dp.federation.mechanisms.local_fit import LocalFit, Training, made_private
-from homo_dp.federation.mechanisms.shared_noise import noise_label, shared_figures, shared_note
+from homo_dp.federation.mechanisms.shared_noise import shared_figures, shared_note
 from homo_dp.federation.protocol.messages import Signature
 from homo_dp.federation.protocol.round_sums import (
     SUM,
@@ -111,10 +111,6 @@ class DpFedSgd(Mechanism):
 
     def longest_update(self, weights: Weights) -> float | None:
         return self._sum(next(iter(self.facts.parties.values()))).longest
-
-    @property
-    def noise_label(self) -> str:
-        return noise_label(self.noise.label, self._share)
 
     @property
     def noise_share(self) -> NoiseShare | None:

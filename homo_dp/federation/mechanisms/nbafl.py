@@ -39,7 +39,7 @@ from homo_dp.federation.mechanisms.base import (
     weighted_mean,
 )
 from homo_dp.federation.mechanisms.local_fit import LocalFit
-from homo_dp.federation.mechanisms.shared_noise import noise_label, shared_figures, shared_note
+from homo_dp.federation.mechanisms.shared_noise import shared_figures, shared_note
 from homo_dp.federation.protocol.round_sums import SUM
 from homo_dp.privacy.accounting.accountants import check_delta
 from homo_dp.privacy.accounting.dp_event import DpEvent, GaussianDpEvent, NoOpDpEvent
@@ -181,8 +181,8 @@ class Nbafl(Mechanism):
         )
 
     @property
-    def noise_label(self) -> str:
-        return noise_label(self.noise.label, self._share)
+    def noise_share(self) -> NoiseShare | None:
+        return self._share
 
     @property
     def noises_in_a_number(self) -> int:

@@ -22,6 +22,7 @@ from homo_dp.federation.mechanisms.base import (
     Release,
     Update,
     Weights,
+    party_weights,
     weighted_mean,
 )
 from homo_dp.federation.mechanisms.local_fit import LocalFit, Training
@@ -39,7 +40,7 @@ class PlainAveraging(Mechanism):
     def __init__(self, config: Config, facts: FederationFacts, noise: NoiseSource) -> None:
         super().__init__(config, facts, noise)
         solver = PLAIN_SOLVERS[config.train.solver]
-        self._solver = solver(config, facts, self.party_weights)
+        self._solver = solver(config, facts, party_weights(config, facts))
 
     def plan(self, party: PartyFacts) -> PartyPlan:
         return PartyPlan(
@@ -69,8 +70,10 @@ class PlainAveraging(Mechanism):
     def answer(self, fit: LocalFit, asked: RoundSum) -> Release:
         return self._plain({SUM: self._solver.row_sum(fit, asked)})
 
-    def update_signature(self, weights: Weights) -> Signature:
-        return self._solver.signature(weights)
+    def signature_of(self, weights: Weights, asked: RoundSum | None) -> Signature:
+        if asked is None:
+            return self._solver.signature(weights)
+        return super().signature_of(weights, asked)
 
     def longest_update(self, weights: Weights) -> float | None:
         return self._solver.longest(weights)

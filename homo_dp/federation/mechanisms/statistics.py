@@ -31,7 +31,7 @@ from homo_dp.federation.mechanisms.base import (
     Weights,
 )
 from homo_dp.federation.mechanisms.local_fit import CHUNK, LocalFit
-from homo_dp.federation.mechanisms.shared_noise import noise_label, shared_figures, shared_note
+from homo_dp.federation.mechanisms.shared_noise import shared_figures, shared_note
 from homo_dp.federation.protocol.messages import Signature
 from homo_dp.federation.protocol.round_sums import SUM, RoundSum, RoundSums, noise_of_share
 from homo_dp.privacy.accounting.accountants import check_delta
@@ -258,8 +258,8 @@ class Statistics(Mechanism):
         }
 
     @property
-    def noise_label(self) -> str:
-        return noise_label(self.noise.label, self._share)
+    def noise_share(self) -> NoiseShare | None:
+        return self._share
 
     def row_parts(self, fit: LocalFit, asked: RoundSum) -> Iterator[Tensor]:
         known = {question.name: question for question in self.questions}

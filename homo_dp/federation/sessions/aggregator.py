@@ -115,7 +115,9 @@ class Aggregator:
         self.round += 1
         parties = tuple(self.settings.party_weights)
         self.cohort = (
-            parties if self.asked else self.mechanism.participants(parties, self.training_round)
+            parties
+            if self.asked or self.mechanism.one_party_holds_all  # which draws the cohort itself
+            else self.mechanism.cohort(parties, self.training_round)
         )
         if self._masked:  # who was missing when they met has no masks
             met = self._sums.roster.identities

@@ -29,6 +29,7 @@ from homo_dp.federation.mechanisms.base import (
     Mechanism,
     PartyFacts,
     Weights,
+    party_weights,
 )
 from homo_dp.federation.mechanisms.local_fit import LocalFit
 from homo_dp.federation.mechanisms.server_optimizers import ServerOptimizer
@@ -250,7 +251,7 @@ def build_aggregator(
     """
     settings = AggregatorSettings(
         run=run,
-        party_weights=mechanism.party_weights,
+        party_weights=party_weights(config, mechanism.facts),
         rounds=mechanism.rounds,
         dataset=config.data.dataset,
         budget=run_budget(config),

@@ -23,7 +23,7 @@ def test_a_charge_names_run_data_party_round_and_what_was_done() -> None:
         PLAN.sigma,
         PLAN.delta,
     )
-    assert charge.noise == MECHANISM.noise_label
+    assert charge.noise == MECHANISM.noise.label
 
 
 def test_a_reader_of_the_model_is_charged_for_the_model() -> None:
