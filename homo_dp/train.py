@@ -125,7 +125,7 @@ def _train(config: Config, screen: Screen, tracker: Tracker, source: str | None)
     )
     _show(screen, outcome, written, tracked)
     if outcome.interrupted:
-        done = f"{len(outcome.rounds)} of {simulation.mechanism.rounds} rounds"
+        done = f"{len(outcome.rounds)} of {simulation.mechanism.run.count} rounds"
         raise Interrupted(f"after {done}; the model so far is in {written.files['model']}")
     return 0
 

@@ -5,7 +5,6 @@ from typing import Annotated, Literal, Self
 from pydantic import BeforeValidator, model_validator
 
 from homo_dp.config.base import Columns, Conflict, Section, key, listed, whole
-from homo_dp.config.mechanisms import STATISTICS
 
 Question = Literal[
     "rows",
@@ -26,10 +25,6 @@ def _asked(value: object) -> object:
     if isinstance(value, str):
         return tuple(word.strip() for word in value.split(",") if word.strip())
     return listed(value)
-
-
-MECHANISM = STATISTICS.name
-"""What ``privacy.mechanism`` says where parties are asked questions instead of training."""
 
 
 class StatisticsConfig(Section):

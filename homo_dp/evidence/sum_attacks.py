@@ -160,7 +160,7 @@ def party_noise(private_sum: PrivateSum) -> float:
 
 def _answer(party: PartyOfAttack, asked: RoundSum) -> Tensor:
     party.fit.begin(party.start)
-    return party.mechanism.answer(party.fit, asked).tensors[SUM]
+    return party.mechanism.run.answer(party.fit, asked).tensors[SUM]
 
 
 class _Silence(SeededNoise):

@@ -317,7 +317,7 @@ class AggregatorProcess:
         one.
         """
         most = self.sealer.limits.bytes
-        for asked in mechanism.sums.values():
+        for asked in mechanism.run.sums.values():
             if _NUMBER_BYTES * asked.dimension > most:
                 raise ConfigError(
                     f"the sum {asked.name} has {asked.dimension} numbers, more than a message of "

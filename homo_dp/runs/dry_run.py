@@ -66,7 +66,7 @@ def plan_of(config: Config) -> Planned:
         config = with_planned_learning(config, planned_mechanism)
     config, found = settled_by_plan(_with_users(config))
     mechanism, counted_here = planned_mechanism(config)
-    plans = {name: mechanism.planned(facts) for name, facts in mechanism.facts.parties.items()}
+    plans = {name: mechanism.run.planned(facts) for name, facts in mechanism.facts.parties.items()}
     left = _remaining(config)
     notes = [note for plan in plans.values() for note in plan.notes]
     if config.train.init_from:
@@ -232,7 +232,7 @@ def planned_charges(config: Config) -> list[tuple[Charge, int]]:
     """All that a run would charge, and how often each, before a row is touched."""
     config, _ = settled_by_plan(_with_users(config))
     mechanism, _ = planned_mechanism(config)
-    plans = {name: mechanism.planned(facts) for name, facts in mechanism.facts.parties.items()}
+    plans = {name: mechanism.run.planned(facts) for name, facts in mechanism.facts.parties.items()}
     return _charges(config, mechanism, plans)
 
 

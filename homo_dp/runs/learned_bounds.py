@@ -232,7 +232,7 @@ def with_planned_learning(
         config = _with_levels_later(config)
     if "bounds" in parts:
         mechanism, _ = planned(phase_of(with_all_columns(config), ["bounds"], parts["bounds"]))
-        noise += [asked.private_sum.noise_multiplier for asked in mechanism.sums.values()]
+        noise += [asked.private_sum.noise_multiplier for asked in mechanism.run.sums.values()]
     tree = _tree(config)
     tree["data"]["learnt"] = {"run": "planned", "noise_multipliers": noise, "delta": delta}
     return config_from(tree)

@@ -386,7 +386,7 @@ class PartyProcess:
         tables = (
             [test]
             if test is not None
-            and job.config.train.evaluates(party.mechanism.training_round(number))
+            and job.config.train.evaluates(party.mechanism.run.training_round(number))
             else []
         )
         found = round_metrics(model.module, model.task, tables)

@@ -445,7 +445,7 @@ class Simulation:
         refusal = self.ledger.would_exceed(planned, run_budget(self.config))
         if refusal:
             raise BudgetExceeded(refusal)
-        aggregator.check_budget(self.mechanism.rounds)
+        aggregator.check_budget(self.mechanism.run.count)
 
     def _sigmas(self) -> dict[str, float | None]:
         """The noise that each party has added itself."""
@@ -481,7 +481,7 @@ class Simulation:
     def _report(self, report: RoundReport, kept: Row) -> Row:
         load_into(self.model.module, report.weights)
         numbers = party_numbers(self.plans, self._sigmas(), report, self.private)
-        trained = self.mechanism.training_round(report.round)
+        trained = self.mechanism.run.training_round(report.round)
         tables = self.test_tables if self.config.train.evaluates(trained) else []
         row: RoundRow = {
             "round": report.round,

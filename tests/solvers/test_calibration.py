@@ -157,7 +157,7 @@ def test_only_the_last_rounds_are_in_coordinates_of_scores_and_a_restart_gives_t
     solver.whitening = Whitening.of(torch.eye(4, dtype=torch.float64), 1e-9, columns)
     weights = {"linear.weight": torch.tensor([[1.0, 2.0, 0.0]]), "linear.bias": torch.tensor([0.5])}
     rounds = range(1, 9)  # columns, moment, then six that train
-    assert [number for number in rounds if mechanism.starts_from_mean(number)] == [7, 8]
+    assert [number for number in rounds if mechanism.run.starts_from_mean(number)] == [7, 8]
     sent = [mechanism.broadcast_tensors(number, weights)[TRANSFORM] for number in (6, 7, 8)]
     assert torch.linalg.matrix_rank(sent[0]) == 4
     assert [int(torch.linalg.matrix_rank(each)) for each in sent[1:]] == [2, 2]

@@ -68,14 +68,14 @@ class Run:
             name: build_fit(self.config, model, table, mechanism.facts.parties[name])
             for name, table in tables.items()
         }
-        weights, asked = zeros(), mechanism.sums[1]
+        weights, asked = zeros(), mechanism.run.sums[1]
         parts = {}
         for name, fit in self.fits.items():
             fit.begin(weights)
             if name not in missing:
-                parts[name] = mechanism.answer(fit, asked).tensors[SUM]
+                parts[name] = mechanism.run.answer(fit, asked).tensors[SUM]
         if parts:
-            weights = mechanism.take_sum(asked, parts, weights, 1).weights
+            weights = mechanism.run.take_sum(asked, parts, weights, 1).weights
         self.losses = []
         weights_of = party_weights(self.config, mechanism.facts)
         for number in range(1, self.config.train.rounds + 1):
@@ -274,8 +274,8 @@ def test_a_moment_without_an_inverse_is_left_out(monkeypatch: pytest.MonkeyPatch
     assert found.losses == Run({"a": table}, missing=("a",)).losses
     assert found.losses[-1] < math.log(2)
     # 1 over it: infinite
-    asked, tiny = found.mechanism.sums[1], torch.eye(FEATURES + 1, dtype=torch.float64) * 1e-310
-    combined = found.mechanism.take_sum(asked, {"a": as_vector(tiny)}, zeros(), 1)
+    asked, tiny = found.mechanism.run.sums[1], torch.eye(FEATURES + 1, dtype=torch.float64) * 1e-310
+    combined = found.mechanism.run.take_sum(asked, {"a": as_vector(tiny)}, zeros(), 1)
     assert combined.discarded
     assert not found.mechanism.state()
 

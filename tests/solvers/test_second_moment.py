@@ -200,8 +200,8 @@ def sum_of(features: Tensor, transform: Tensor, asked: int, declared: int) -> tu
     labels = torch.zeros(len(features)).long()
     fit = build_fit(config, model, Table(features, labels), mechanism.facts.parties["a"])
     fit.begin(dict(model.module.state_dict()) | {TRANSFORM: transform})
-    question = mechanism.sums[asked]
-    return mechanism.answer(fit, question).tensors[SUM], question.private_sum.clip_norm
+    question = mechanism.run.sums[asked]
+    return mechanism.run.answer(fit, question).tensors[SUM], question.private_sum.clip_norm
 
 
 @pytest.mark.parametrize("asked", [2, 3])  # the second look at the columns, and the moment

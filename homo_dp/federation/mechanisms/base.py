@@ -10,19 +10,19 @@ every mechanism, ours or the user's own.
 
 from __future__ import annotations
 
-import functools
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
 from homo_dp.config.capabilities import Capabilities as Capabilities
 from homo_dp.config.schema import Config
-from homo_dp.federation.mechanisms.metrics_round import MetricsRound
+from homo_dp.federation.mechanisms.outcomes import Combined as Combined
+from homo_dp.federation.mechanisms.outcomes import Release as Release
+from homo_dp.federation.mechanisms.outcomes import Update as Update
+from homo_dp.federation.mechanisms.run_rounds import RunRounds
 from homo_dp.federation.protocol.messages import (
     KINDS,
     Field,
@@ -37,68 +37,17 @@ from homo_dp.federation.protocol.party_plan import Observer as Observer
 from homo_dp.federation.protocol.party_plan import PartyFacts as PartyFacts
 from homo_dp.federation.protocol.party_plan import PartyPlan as PartyPlan
 from homo_dp.federation.protocol.round_sums import (
-    METRICS,
     SUM,
     RoundSum,
     RoundSums,
-    events_of,
-    interleaved,
 )
 from homo_dp.federation.protocol.tensors import Weights as Weights
-from homo_dp.privacy.accounting.dp_event import DpEvent
-from homo_dp.privacy.accounting.events import compose
-from homo_dp.privacy.accounting.filters import order_for
 from homo_dp.privacy.errors import PrivacyError
 from homo_dp.privacy.noise.source import NoiseSource
 from homo_dp.privacy.private_sum import NoiseShare, PrivateSum
 
 if TYPE_CHECKING:
     from homo_dp.federation.mechanisms.local_fit import LocalFit, Training
-
-
-@dataclass(frozen=True)
-class Release:
-    """Tensors that may leave, with the event that covers them and the noise that was applied.
-
-    ``event`` is None only where the noise is added later by a trusted aggregator, or in a run
-    marked NOT PRIVATE.
-    """
-
-    tensors: Weights
-    event: DpEvent | None
-    sigma: float
-    relation: str
-    info: Mapping[str, float] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Update:
-    """One party's checked reply as the aggregator sees it."""
-
-    party: str
-    tensors: Weights
-    weight: float
-    info: Mapping[str, float] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Combined:
-    """The outcome of a round at the aggregator; ``event`` and ``sigma`` where the aggregator's
-    ledger pays for it.
-
-    A ``discarded`` round is paid for and moves nothing. Weights that are ``whole`` are no step from
-    those before: they are the model, of which no mean over rounds is taken.
-    """
-
-    weights: Weights
-    event: DpEvent | None = None
-    sigma: float = 0.0
-    metrics: Mapping[str, float] = field(default_factory=dict)
-    discarded: bool = False
-    whole: bool = False
-    curves: Mapping[str, Any] = field(default_factory=dict)  # of released metrics
-    # released metrics of each party alone
-    by_party: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
 
 class Mechanism(ABC):
@@ -120,6 +69,7 @@ class Mechanism(ABC):
         self.config = config
         self.facts = facts
         self.noise = noise
+        self.run = RunRounds(self)
 
     @property
     def name(self) -> str:
@@ -153,7 +103,7 @@ class Mechanism(ABC):
 
         Which rounds they are is the same for all parties. Where one is declared, ``row_parts``
         gives what rows add to it and ``on_sum`` takes the total; noise of the training has to be
-        solved with ``beside`` (see ``dp_sgd``).
+        solved together with them (``run.noise_multiplier``).
         """
         return {}
 
@@ -161,70 +111,6 @@ class Mechanism(ABC):
     def noise_share(self) -> NoiseShare | None:
         """How parties share the noise of sums under masks; None where each adds all of its own."""
         return None
-
-    def all_sums(self, party: PartyFacts) -> RoundSums:
-        """All rounds that ask another sum: the mechanism's own, and those of released metrics."""
-        own, metrics = self.other_sums(party), self.config.metrics
-        if metrics.release != "noised" or not self.facts.rounds:
-            return own
-        if self._with_metrics is None:
-            self._with_metrics = interleaved(
-                own, self.facts.rounds, self.metrics.asked, metrics.every
-            )
-        return self._with_metrics
-
-    _with_metrics: RoundSums | None = None
-
-    @functools.cached_property
-    def metrics(self) -> MetricsRound:
-        """The rounds that release metrics with noise."""
-        if not self.capabilities.metrics:
-            raise PrivacyError(
-                "metrics.release=noised: needs a mechanism whose noise is solved together with "
-                f"metrics, not {self.name}"
-            )
-        return MetricsRound(self.config, self.facts, self.noise_share)
-
-    @property
-    def sums(self) -> RoundSums:
-        """The rounds that ask another sum, as an aggregator needs them: any party's, which
-        differ only in rows.
-        """
-        return self.all_sums(next(iter(self.facts.parties.values())))
-
-    @property
-    def rounds(self) -> int:
-        """All rounds of the run: those that train and those that ask another sum."""
-        return self.facts.rounds + len(self.sums)
-
-    def training_round(self, round_number: int) -> int:
-        """The number of a round among those that train; for another sum, of the last one before
-        it.
-        """
-        return round_number - sum(number <= round_number for number in self.sums)
-
-    def beside(self, party: PartyFacts) -> DpEvent | None:
-        """All that the run releases beside training, which its noise is solved together with;
-        None if nothing.
-        """
-        found = [
-            event
-            for event in (self.facts.before, events_of(self.all_sums(party)))
-            if event is not None
-        ]
-        return compose(*found) if found else None
-
-    @property
-    def filter_order(self) -> float | None:
-        """The order of the Renyi filter by which the run and what was released before it add up;
-        None where nothing was.
-
-        The run is chosen after those answers, and exact composition holds only for what is fixed
-        beforehand. The order follows from the target, which was.
-        """
-        if self.facts.before is None:
-            return None
-        return order_for(self.config.privacy.target_epsilon or 1.0)
 
     @property
     def noises_in_a_number(self) -> int:
@@ -252,31 +138,6 @@ class Mechanism(ABC):
     @abstractmethod
     def plan(self, party: PartyFacts) -> PartyPlan:
         """What this party's part in the training will release and cost; touches no data."""
-
-    def planned(self, party: PartyFacts) -> PartyPlan:
-        """The plan of the whole run: training, the rounds that ask another sum, and what was
-        released before.
-        """
-        plan, sums = self.plan(party), self.all_sums(party)
-        if not sums and self.facts.before is None:
-            return plan
-        if plan.schedule is not None or self.ledger_keeper != "party":
-            raise PrivacyError(
-                f"mechanism={self.name}: rounds that ask other sums need noise at parties that "
-                "take part in every round"
-            )
-        if any((asked.sum.share is None) != (self.masked_sum is None) for asked in sums.values()):
-            raise PrivacyError(
-                f"mechanism={self.name}: all sums of a run are under masks, or none is"
-            )
-        learnt = () if self.facts.before is None else (_before_text(self.config),)
-        releases = (
-            *learnt,
-            *plan.releases,
-            *dict.fromkeys(asked.release for asked in sums.values()),
-        )
-        order = math.nan if self.filter_order is None else self.filter_order
-        return replace(plan, sums=sums, before=self.facts.before, order=order, releases=releases)
 
     def figures(
         self, plan: PartyPlan, epsilons: Mapping[Observer, float | None]
@@ -328,14 +189,8 @@ class Mechanism(ABC):
 
     def answer(self, fit: LocalFit, asked: RoundSum) -> Release:
         """A party's bounded and noised part of another sum."""
-        private_sum = asked.private_sum
-        parts = (
-            fit.metric_parts(self.metrics.metrics)
-            if asked.name == METRICS
-            else self.row_parts(fit, asked)
-        )
-        released = private_sum.of_chunks(parts, self.noise)
-        return Release({SUM: released}, asked.event, private_sum.party_sigma, private_sum.relation)
+        released = asked.private_sum.of_chunks(self.row_parts(fit, asked), self.noise)
+        return Release.of_sum(asked, released)
 
     def noise_alone(self) -> Release:
         """Called at the party in rounds that its schedule leaves out, where others need its
@@ -394,27 +249,15 @@ class Mechanism(ABC):
         """
         return Combined(current)
 
-    def take_sum(
-        self, asked: RoundSum, parts: Mapping[str, Tensor], current: Weights, round_number: int
-    ) -> Combined:
-        """What follows from another sum: figures of released metrics, or what ``on_sum`` makes
-        of it.
-        """
-        if asked.name != METRICS:
-            return self.on_sum(asked, parts, current, round_number)
-        read = self.metrics.read(asked, parts)
-        return Combined(current, metrics=read.figures, curves=read.curves, by_party=read.by_party)
-
     def before_broadcast(self, weights: Weights, round_number: int) -> Weights:
         """Called at the aggregator on the weights of the next round, before anyone sees them."""
         return weights
 
     def starts_from_mean(self, round_number: int) -> bool:
-        """Whether a round goes on from the mean of the models before it, where there is one; so
-        do metrics.
+        """Whether a round of training, by its number among those, goes on from the mean of the
+        models before it, where there is one.
         """
-        asked = self.sums.get(round_number)
-        return asked is not None and asked.name == METRICS
+        return False
 
     def broadcast_tensors(self, round_number: int, weights: Weights) -> Weights:
         """Public tensors that parties need with these weights of a round, beside those of the
@@ -438,17 +281,6 @@ class Mechanism(ABC):
 
     def restore(self, state: Weights) -> None:  # noqa: B027 (a hook that may stay empty)
         """Go on from what ``state`` gave."""
-
-
-def _before_text(config: Config) -> str:
-    """What was released before the first round, in words; with the delta that a threshold adds."""
-    text = "statistics of all rows with noise, before the first round"
-    added = 0.0 if config.data.learnt is None else config.data.learnt.delta
-    return (
-        f"{text}; levels above a noisy threshold, which adds {added:.1e} to delta"
-        if added
-        else text
-    )
 
 
 def party_weights(config: Config, facts: FederationFacts) -> dict[str, float]:

@@ -40,14 +40,12 @@ from homo_dp.federation.protocol.round_sums import (
     SUM,
     RoundSum,
     RoundSums,
-    calibrated_noise,
-    text_of,
 )
 from homo_dp.privacy.accounting.accountants import check_delta
 from homo_dp.privacy.noise.source import NoiseSource
 from homo_dp.privacy.private_sum import NoiseShare, PrivateSum
 from homo_dp.privacy.sampling.samplers import PoissonSampler
-from homo_dp.solvers.registry import SOLVERS
+from homo_dp.solvers.registry import solver_class
 from homo_dp.solvers.solver import Gradients
 
 if TYPE_CHECKING:
@@ -80,7 +78,7 @@ class DpFedSgd(Mechanism):
                 len(facts.parties), shared.tolerated_dropouts, shared.tolerated_colluders
             )
         self._clip_norm = keys_of(config.privacy, RecordKeys).max_grad_norm
-        solver = SOLVERS[config.train.solver]
+        solver = solver_class(config.train.solver)
         self.solver = solver(config, facts, self._share, lambda: self._noise_of_mean)
 
     @classmethod
@@ -173,27 +171,10 @@ class DpFedSgd(Mechanism):
         return PrivateSum(
             self.facts.parameters,
             self._clip_norm,
-            self._noise_multiplier(party),
+            self.run.noise_multiplier(party, party.rounds),
             rows,
             party.sample_rate,
             self._share,
-        )
-
-    def _noise_multiplier(self, party: PartyFacts) -> float:
-        privacy = self.config.privacy
-        if privacy.noise_multiplier is not None:
-            return privacy.noise_multiplier
-        if privacy.target_epsilon is None:
-            raise ValueError(
-                "privacy.target_epsilon and privacy.noise_multiplier are both missing: give one"
-            )
-        return calibrated_noise(
-            party.sample_rate,
-            party.rounds,
-            privacy.target_epsilon,
-            self.config.delta,
-            text_of(self.beside(party)),
-            self.filter_order,
         )
 
     def _noise_of_total(self, found: PrivateSum) -> float:
@@ -244,9 +225,8 @@ class DpFedSgd(Mechanism):
     def answer(self, fit: LocalFit, asked: RoundSum) -> Release:
         if asked not in self.solver.sums.values():
             return super().answer(fit, asked)
-        private_sum = asked.private_sum
-        released = private_sum.release(self.solver.row_sum(fit, asked), self.noise)
-        return Release({SUM: released}, asked.event, private_sum.party_sigma, private_sum.relation)
+        released = asked.private_sum.release(self.solver.row_sum(fit, asked), self.noise)
+        return Release.of_sum(asked, released)
 
     def broadcast_signature(self, round_number: int) -> Signature:
         return self.solver.signature(round_number)
@@ -329,18 +309,11 @@ class DpFedSgd(Mechanism):
         step = self.solver.step(total, expected, current, round_number)
         return Combined(step.weights, whole=step.whole)
 
-    def _trains(self, round_number: int) -> int | None:
-        """The number of a round among those that train; None where it asks another sum."""
-        return None if round_number in self.sums else self.training_round(round_number)
-
     def starts_from_mean(self, round_number: int) -> bool:
-        trains = self._trains(round_number)
-        if trains is None:
-            return super().starts_from_mean(round_number)
-        return self.solver.starts_from_mean(trains)
+        return self.solver.starts_from_mean(round_number)
 
     def broadcast_tensors(self, round_number: int, weights: Weights) -> Weights:
-        return self.solver.tensors(weights, round_number, self._trains(round_number))
+        return self.solver.tensors(weights, round_number, self.run.trains(round_number))
 
     def state(self) -> Weights:
         return self.solver.state()

@@ -29,7 +29,7 @@ from homo_dp.federation.mechanisms.local_fit import LocalFit, Training
 from homo_dp.federation.protocol.messages import Signature
 from homo_dp.federation.protocol.round_sums import SUM, RoundSum, RoundSums
 from homo_dp.privacy.noise.source import NoiseSource
-from homo_dp.solvers.registry import PLAIN_SOLVERS
+from homo_dp.solvers.registry import plain_solver_class
 
 
 class PlainAveraging(Mechanism):
@@ -39,7 +39,7 @@ class PlainAveraging(Mechanism):
 
     def __init__(self, config: Config, facts: FederationFacts, noise: NoiseSource) -> None:
         super().__init__(config, facts, noise)
-        solver = PLAIN_SOLVERS[config.train.solver]
+        solver = plain_solver_class(config.train.solver)
         self._solver = solver(config, facts, party_weights(config, facts))
 
     def plan(self, party: PartyFacts) -> PartyPlan:

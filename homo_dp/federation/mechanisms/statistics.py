@@ -117,7 +117,7 @@ class Statistics(Mechanism):
 
     @property
     def masked_sum(self) -> PrivateSum | None:
-        return None if self._share is None else next(iter(self.sums.values())).private_sum
+        return None if self._share is None else next(iter(self.run.sums.values())).private_sum
 
     def other_sums(self, party: PartyFacts) -> RoundSums:
         rows = sum(facts.rows for facts in self.facts.parties.values())
@@ -276,9 +276,7 @@ class Statistics(Mechanism):
         if asked.name != LEVEL_NAMES:
             return super().answer(fit, asked)
         names = self.level_names.answer(fit.features, self.noise)
-        return Release(
-            {SUM: names}, asked.event, asked.private_sum.party_sigma, asked.private_sum.relation
-        )
+        return Release.of_sum(asked, names)
 
     def signature_of(self, weights: Weights, asked: RoundSum | None) -> Signature:
         if asked is None or asked.name != LEVEL_NAMES:
@@ -305,7 +303,7 @@ class Statistics(Mechanism):
         those were seen.
         """
         found = self.answers[round_number]
-        asked = self.sums[round_number].private_sum
+        asked = self.run.sums[round_number].private_sum
         if self._share is not None:
             return found[SUM], asked.total_sigma, {}
         return torch.stack(list(found.values())).sum(0), asked.sigma * math.sqrt(len(found)), found

@@ -62,7 +62,7 @@ class PartyPlan:
     kept against the readers of the model, and theirs is the figure to quote. ``sums`` are rounds of
     the run that ask another sum, and ``before`` what was released before the first round, after
     which the run was chosen; ``order`` is that of the Renyi filter by which both add up. They are
-    put in by ``Mechanism.planned``.
+    put in by ``RunRounds.planned``.
     """
 
     noise_multiplier: float

@@ -128,12 +128,12 @@ class Aggregator:
     @property
     def asked(self) -> RoundSum | None:
         """The sum that this round asks instead of the training update; None where it trains."""
-        return self.mechanism.sums.get(self.round)
+        return self.mechanism.run.sums.get(self.round)
 
     @property
     def training_round(self) -> int:
         """The number of this round among those that train."""
-        return self.mechanism.training_round(self.round)
+        return self.mechanism.run.training_round(self.round)
 
     def broadcast(self) -> list[Message]:
         """The current weights, one message for each party of the round."""
@@ -159,7 +159,7 @@ class Aggregator:
     @property
     def _current(self) -> Weights:
         """The weights that this round asks about, and moves."""
-        return self.averaged if self.mechanism.starts_from_mean(self.round) else self.weights
+        return self.averaged if self.mechanism.run.starts_from_mean(self.round) else self.weights
 
     @property
     def averaged(self) -> Weights:
@@ -242,7 +242,7 @@ class Aggregator:
             combined = self._combined_total()
         elif updates and self.asked is not None:
             parts = {update.party: update.tensors[SUM] for update in updates}
-            combined = self.mechanism.take_sum(self.asked, parts, self.weights, self.round)
+            combined = self.mechanism.run.take_sum(self.asked, parts, self.weights, self.round)
         elif updates or self.mechanism.capabilities.answers_empty_rounds:
             combined = self.mechanism.on_receive(updates, self._current, self.training_round)
         return self.apply(combined, tuple(update.party for update in updates), missing)
@@ -264,7 +264,7 @@ class Aggregator:
         if total is None:
             return Combined(self.weights, metrics={"discarded": 1.0}, discarded=True)
         if self.asked is not None:
-            return self.mechanism.take_sum(self.asked, {SUM: total}, self.weights, self.round)
+            return self.mechanism.run.take_sum(self.asked, {SUM: total}, self.weights, self.round)
         return self.mechanism.on_total(
             total, self._sums.survivors, self._current, self.training_round
         )
@@ -399,7 +399,7 @@ class Aggregator:
                     round_number, self.mechanism.plan(next(iter(parties.values()))), event, sigma
                 )
             ]
-        plans = {name: self.mechanism.planned(facts) for name, facts in parties.items()}
+        plans = {name: self.mechanism.run.planned(facts) for name, facts in parties.items()}
         due = {
             name: plan
             for name, plan in plans.items()

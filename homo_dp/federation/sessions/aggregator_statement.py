@@ -28,7 +28,7 @@ def promised_plans(
     mechanism = aggregator.mechanism
     if not (config.private and mechanism.capabilities.private) or _hidden(mechanism, plan):
         return None
-    return {name: mechanism.planned(facts) for name, facts in mechanism.facts.parties.items()}
+    return {name: mechanism.run.planned(facts) for name, facts in mechanism.facts.parties.items()}
 
 
 def promised_statement(
@@ -39,7 +39,7 @@ def promised_statement(
     private = config.private and mechanism.capabilities.private
     if _hidden(mechanism, plan):
         return _without_rows(config, aggregator, plan, private)
-    plans = {name: mechanism.planned(facts) for name, facts in mechanism.facts.parties.items()}
+    plans = {name: mechanism.run.planned(facts) for name, facts in mechanism.facts.parties.items()}
     statement = privacy_statement(
         mechanism,
         plans,

@@ -252,7 +252,7 @@ def build_aggregator(
     settings = AggregatorSettings(
         run=run,
         party_weights=party_weights(config, mechanism.facts),
-        rounds=mechanism.rounds,
+        rounds=mechanism.run.count,
         dataset=config.data.dataset,
         budget=run_budget(config),
         # A sum over many users is longer than an update may be.

@@ -111,7 +111,7 @@ class Party:
         self.settings = settings
         self.fit = fit
         self.mechanism = mechanism
-        self.plan: PartyPlan = mechanism.planned(fit.facts)
+        self.plan: PartyPlan = mechanism.run.planned(fit.facts)
         self.ledger = ledger
         self.outbox = MemoryOutbox() if outbox is None else outbox
         self.renew = renew
@@ -153,13 +153,13 @@ class Party:
                     if self.plan.is_noise_alone(message.round):
                         made = self.mechanism.noise_alone()
                     elif asked is None:
-                        number = self.mechanism.training_round(message.round)
+                        number = self.mechanism.run.training_round(message.round)
                         made = self.fit.fit(
                             self.mechanism, dict(message.tensors), number, broadcast
                         )
                     else:
                         self.fit.begin(dict(message.tensors))
-                        made = self.mechanism.answer(self.fit, asked)
+                        made = self.mechanism.run.answer(self.fit, asked)
                     answer, release.charge = self._answer(message, made)
                 except Exception as error:
                     # of any kind, because the kind of an error may depend on rows

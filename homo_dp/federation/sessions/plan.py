@@ -16,12 +16,11 @@ from typing import Any
 
 from homo_dp.config.base import is_import_path
 from homo_dp.config.load import config_from
-from homo_dp.config.mechanisms import BUILT_IN
+from homo_dp.config.mechanisms import BUILT_IN, capabilities_of
 from homo_dp.config.mechanisms import SECTIONS as MECHANISM_SECTIONS
 from homo_dp.config.metrics import MetricsConfig
 from homo_dp.config.privacy import EVERY_KEY, every_key
 from homo_dp.config.schema import Config, DataConfig
-from homo_dp.config.statistics import MECHANISM as STATISTICS
 from homo_dp.core.errors import ConfigError, DataError
 from homo_dp.federation.mechanisms.base import (
     FederationFacts,
@@ -538,7 +537,8 @@ def noisy_count(own: Config, plan: PlanJson) -> dict[str, int]:
     name = own.party.name
     if own.data.counts != "private" or name is None or name in own.data.rows:
         return {}
-    count = plan["rows"].get(name) or (1 if plan["privacy"]["mechanism"] == STATISTICS else None)
+    trains = capabilities_of(plan["privacy"]["mechanism"]).trains
+    count = plan["rows"].get(name) or (None if trains else 1)
     return {} if count is None else {name: count}
 
 
@@ -560,7 +560,9 @@ def _public_data(own: DataConfig, plan: PlanJson) -> dict[str, Any]:
     ]
     found = {name: asked.get(name) for name in DATA_KEYS if name not in stated}
     outer = own.scaling == "private" or own.private_levels or own.default_bounds is not None
-    if not (asked.get("learnt") or (outer and plan["privacy"]["mechanism"] == STATISTICS)):
+    if not (
+        asked.get("learnt") or (outer and not capabilities_of(plan["privacy"]["mechanism"]).trains)
+    ):
         return found
     own_blocks = own.model_dump(mode="json")["columns"]
     said = {

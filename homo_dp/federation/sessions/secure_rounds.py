@@ -451,15 +451,15 @@ def simulated_sums(
         name: identity.public_key().public_bytes_raw() for name, identity in identities.items()
     }
     roster = Roster(run, public, found.share.dropouts, found.share.colluders)
-    others = mechanism.sums
+    others = mechanism.run.sums
     parties = {
         name: PartySums(
             run,
             SecureSumParty(roster, name, signs[name], InMemory()),
             found,
             others,
-            mechanism.rounds,
+            mechanism.run.count,
         )
         for name in names
     }
-    return AggregatorSums(run, roster, found, others=others, rounds=mechanism.rounds), parties
+    return AggregatorSums(run, roster, found, others=others, rounds=mechanism.run.count), parties

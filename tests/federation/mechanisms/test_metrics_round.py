@@ -18,7 +18,7 @@ NOISED = {
 def test_a_release_has_its_part_of_the_share_of_all() -> None:
     once = small_mechanism(small_config(train__rounds=4, **NOISED), {"a": 2000})
     twice = small_mechanism(small_config(train__rounds=4, metrics__every=2, **NOISED), {"a": 2000})
-    noise = [each.metrics.asked.private_sum.noise_multiplier for each in (once, twice)]
+    noise = [each.run.metrics.asked.private_sum.noise_multiplier for each in (once, twice)]
     assert noise[1] / noise[0] == pytest.approx(2**0.5)
 
 

@@ -31,8 +31,9 @@ class _Masked:
 
     def __init__(self, found: PrivateSum) -> None:
         self.masked_sum = found
+        self.run = self
         self.sums: dict[int, RoundSum] = {}
-        self.rounds = 3
+        self.count = 3
 
 
 @dataclass
