@@ -33,7 +33,7 @@ def refusal(record: Capabilities, **keys: Any) -> str:
         ({"sections": ()}, {"nbafl__mu": 0.5}, "nbafl: is not used"),
         ({"local_steps": False}, {"train__local_steps": 3}, "a round of own is one step"),
         ({"local_steps": False}, {"train__momentum": 0.9}, "parties take no step under own"),
-        ({"metrics": False}, {"metrics__release": "noised"}, "use dp_sgd or dp_fedsgd with"),
+        ({"metrics": False}, {"metrics__release": "noised"}, "has no share of its budget"),
         ({"weightings": ("uniform",)}, {"train__weighting": "rows"}, "train.weighting=rows"),
         (
             {"noise_at_aggregator": {"train.rounds": 20}},
@@ -54,7 +54,8 @@ def test_what_a_record_lacks_is_refused(
 def test_mechanisms_that_can_are_named_in_a_refusal() -> None:
     config = load_config(None, {"privacy.mechanism": "none", "train.grad_clip": 1.0})
     messages = [rule.message(config, DP_SGD) for rule in RULES]
-    assert any("use dp_sgd or dp_fedsgd, or ask" in message for message in messages)
+    able = " or ".join(each.name for each in records() if each.learns_first and each.trains)
+    assert any(f"use {able}, or ask `homo-dp stats`" in message for message in messages)
     assert not any("{" in message for message in messages)
 
 
