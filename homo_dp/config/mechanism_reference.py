@@ -11,20 +11,21 @@ from homo_dp.config.mechanisms import records
 
 _HEAD = """# What each mechanism can do
 
-<!-- Written by `python -m homo_dp.config.mechanism_reference`; a test keeps it equal to the code. -->
+<!-- Written by `python -m homo_dp.config.mechanism_reference`; a test keeps it up to date. -->
 
 `privacy.mechanism` names the mechanism of a run. Each has one record of what it can do
-(`homo_dp/config/mechanisms.py`), and one table of rules (`homo_dp/config/rules.py`) refuses settings
-that a record rules out, before data is touched. A mechanism of your own declares the same record:
-[extend.md](extend.md).
+(`homo_dp/config/mechanisms.py`), and one table of rules (`homo_dp/config/rules.py`) refuses
+settings that a record rules out, before data is touched. A mechanism of your own declares the same
+record: [extend.md](extend.md).
 
 """
 
 _TAIL = """
-- **Who adds the noise**: a party (all of it, against the aggregator too), the parties together (under masks,
-  [secure_aggregation.md](secure_aggregation.md)), or the aggregator, which then has to be trusted.
-- **Hooks and clients of one's own** may change what local training does where its result is bounded;
-  where each row's part in a step is bounded, hooks get copies.
+- **Who adds the noise**: a party (all of it, against the aggregator too), the parties together
+  (under masks, [secure_aggregation.md](secure_aggregation.md)), or the aggregator, which then has
+  to be trusted.
+- **Hooks and clients of one's own** may change what local training does where its result is
+  bounded; where each row's part in a step is bounded, hooks get copies.
 - **Releases in the same budget**: noise is solved together with statistics before the training and
   with released metrics.
 - **Row counts**: under these settings a party cannot keep its number of rows to itself.

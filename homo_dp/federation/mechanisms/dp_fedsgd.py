@@ -36,11 +36,7 @@ from homo_dp.federation.mechanisms.base import (
 from homo_dp.federation.mechanisms.local_fit import LocalFit, Training, made_private
 from homo_dp.federation.mechanisms.shared_noise import shared_figures, shared_note
 from homo_dp.federation.protocol.messages import Signature
-from homo_dp.federation.protocol.round_sums import (
-    SUM,
-    RoundSum,
-    RoundSums,
-)
+from homo_dp.federation.protocol.round_sums import SUM, RoundSum, RoundSums
 from homo_dp.privacy.accounting.accountants import check_delta
 from homo_dp.privacy.noise.source import NoiseSource
 from homo_dp.privacy.private_sum import NoiseShare, PrivateSum

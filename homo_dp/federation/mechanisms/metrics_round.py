@@ -1,4 +1,4 @@
-"""The round that releases metrics with noise: counts of test rows, in the budget of the training."""
+"""The round that releases metrics with noise: counts of test rows, in the training's budget."""
 
 from __future__ import annotations
 
