@@ -482,20 +482,13 @@ def test_a_budget_stops_a_foreign_mechanism_too(shell: Shell) -> None:
 
 # --- nothing private to our own mechanisms
 
-# Where mechanisms are named on purpose: their own files, the schema of their settings, the table of
-# built-in ones, the attacks on each of them, the Python API, which sets the keys of the one that it
-# takes for a default, PrimiHub's words, and the job that asks statistics, which is one mechanism
-# with files of its own.
+# Where mechanisms are named on purpose: their own files, their records and sections of keys, words of
+# other systems, the attacks that build one, the keys that clients of Flower stand for, and the job
+# that asks statistics, which is one mechanism with files of its own.
 NAMED = (
-    *(
-        "federation/mechanisms/",
-        "config/",
-        "federation/sessions/build.py",
-        "evidence/",
-        "audit.py",
-        "api/",
-    ),
-    *("primihub.py", "stats.py", "statistics/", "runs/statistics", "runs/learned_bounds.py"),
+    *("federation/mechanisms/", "config/", "compat/", "primihub.py", "api/clients.py"),
+    *("evidence/statistics_attack.py", "evidence/update_attacks.py"),
+    *("api/statistics.py", "stats.py", "statistics/", "runs/statistics", "runs/learned_bounds.py"),
     "federation/sessions/plan_schema.py",  # a section of plans is called statistics
     "__init__.py",  # of the package: homo_dp.Statistics is what homo_dp.stats returns
 )
