@@ -24,7 +24,7 @@ import numpy as np
 from generated_tables import generated
 from simulated_solver import Floats, Settings, Table, trained
 
-from homo_dp.federation.mechanisms.round_sums import noise_of_share
+from homo_dp.federation.protocol.round_sums import noise_of_share
 from homo_dp.runs.auto_rules import PublicFacts, choose, takes_curves
 
 

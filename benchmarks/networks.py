@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from homo_dp.config.model import ModelConfig
 from homo_dp.data.images import read_images
-from homo_dp.federation.mechanisms.round_sums import calibrated_noise, noise_of_share
+from homo_dp.federation.protocol.round_sums import calibrated_noise, noise_of_share
 from homo_dp.models.registry import build_model
 from homo_dp.privacy.engine.loader import CurrentBlock
 from homo_dp.privacy.engine.passes import ChainPasses

@@ -19,7 +19,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from homo_dp.federation.mechanisms.round_sums import noise_of_share
+from homo_dp.federation.protocol.round_sums import noise_of_share
 from homo_dp.models.task import task_for
 from homo_dp.privacy.noise.source import secure_noise
 from homo_dp.statistics.released_metrics import ReleasedMetrics

@@ -51,10 +51,10 @@ class _Masked:
     """Stands for a mechanism with a masked sum."""
 
     sums: ClassVar[dict[int, object]] = {}
-    rounds = 10
+    count = 10
 
     def __init__(self, found: PrivateSum) -> None:
-        self.masked_sum = found
+        self.masked_sum, self.run = found, self
 
 
 def main() -> None:
@@ -99,7 +99,7 @@ def _against_randn(parties: int, numbers: int) -> dict[str, object]:
     total = torch.zeros(numbers, dtype=torch.float64)
     seconds: dict[str, list[float]] = {"noise": [], "masks": [], "randn": []}
     steps = found.release(total, secure_noise())  # tables
-    for number in range(1, _Masked.rounds + 1):
+    for number in range(1, _Masked.count + 1):
         for side in sides.values():
             clock = [time.thread_time()]
             torch.randn(numbers)
@@ -162,7 +162,7 @@ def _row(parties: int, numbers: int, dropouts: int, rows: int) -> str:
         1000 * value
         for value in (noise / len(present), mask / len(present), opening / len(present), unmask)
     ]
-    left = sum(tensor.numel() for tensor in sides[names[0]]._round_keys().values()) / _Masked.rounds
+    left = sum(tensor.numel() for tensor in sides[names[0]]._round_keys().values()) / _Masked.count
     figures = "{:8.2f} {:8.2f} {:8.2f}           | {:8.1f}".format(*milliseconds)
     plain = 4 * numbers
     sizes = f"{size / plain:.3f} {(size + left) / plain:.3f}"

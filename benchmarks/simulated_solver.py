@@ -18,12 +18,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from homo_dp.federation.mechanisms import column_scales
-from homo_dp.federation.mechanisms.calibration import Calibration
-from homo_dp.federation.mechanisms.centred_rows import CentredRows
-from homo_dp.federation.mechanisms.whitening import Whitening
 from homo_dp.models.task import LEAST_CHANCE
 from homo_dp.runs.auto_rules import ROWS_OF_PENALTY, PublicFacts
+from homo_dp.solvers import standardisation
+from homo_dp.solvers.calibration import Calibration
+from homo_dp.solvers.gradient import CentredRows
+from homo_dp.solvers.whitening import Whitening
 
 Floats = NDArray[np.float64]
 MOST_SCORE = math.log(1 / LEAST_CHANCE - 1)  # models are never surer
@@ -232,7 +232,7 @@ def _columns(
 ) -> tuple[Floats, float]:
     """Scales of columns, and the log odds of the classes."""
     rows, count, width = table.rows, len(table.rows), table.rows.shape[1]
-    whole, label = column_scales.WHOLE * norm, column_scales.LABEL * norm
+    whole, label = standardisation.WHOLE * norm, standardisation.LABEL * norm
     parts = np.concatenate([rows, rows**2, label * table.labels[:, None]], axis=1)
     total = (parts * _factors(np.linalg.norm(parts, axis=1), whole)[:, None]).sum(0) / count
     noise = whole / mu / count
@@ -242,21 +242,21 @@ def _columns(
     means = np.clip(total[: width - 1], np.where(table.levels, 0.0, -1.0), 1.0)
     squares = total[width : 2 * width - 1]
     variances = np.maximum(np.where(table.levels, means * (1 - means), squares - means**2), 0.0)
-    scales = np.where(table.levels, 1.0, (variances + column_scales.FLOOR * noise + 1e-9) ** -0.5)
+    scales = np.where(table.levels, 1.0, (variances + standardisation.FLOOR * noise + 1e-9) ** -0.5)
     found = np.diag(np.append(scales, 1.0))
     found[-1, :-1] = -means * scales
     length = float((variances * scales**2).sum()) + 1.0
     least = max(2 * noise / label, 1e-3)
     chance = (
         min(1 - least, max(least, total[-1] / label))
-        if noise / label <= column_scales.MOST_NOISE
+        if noise / label <= standardisation.MOST_NOISE
         else 0.5
     )
     odds = math.log(chance / (1 - chance))
     seen = min(1.0, max(0.0, total[-1] / label))
-    if noise > column_scales.OWN_AXES * seen * (1 - seen):
+    if noise > standardisation.OWN_AXES * seen * (1 - seen):
         return np.eye(width), odds
-    return found * (norm / (column_scales.ROOM * math.sqrt(length))), odds
+    return found * (norm / (standardisation.ROOM * math.sqrt(length))), odds
 
 
 def _closer(
@@ -272,7 +272,7 @@ def _closer(
         columns.diagonal()[:-1],
         table.levels,
     )
-    whole = column_scales.WHOLE * norm
+    whole = standardisation.WHOLE * norm
     parts = np.concatenate([rows, rows**2], axis=1)
     total = (parts * _factors(np.linalg.norm(parts, axis=1), whole)[:, None]).sum(0) / count
     noise = whole / mu / count
@@ -282,15 +282,15 @@ def _closer(
     shares = -columns[-1, :-1] / before
     means = np.where(levels, 0.0, total[: width - 1] / length)
     variances = np.maximum(total[width : 2 * width - 1] / length**2 - means**2, 0.0)
-    scales = np.maximum((variances + column_scales.FLOOR * noise / length**2) ** -0.5, 1.0)
+    scales = np.maximum((variances + standardisation.FLOOR * noise / length**2) ** -0.5, 1.0)
     scales = np.where(
-        levels, 1.0, np.minimum(scales, np.maximum(column_scales.MOST_SCALE / before, 1.0))
+        levels, 1.0, np.minimum(scales, np.maximum(standardisation.MOST_SCALE / before, 1.0))
     )
     spread = np.where(levels, np.maximum(shares * (1 - shares), 0.0), variances * scales**2)
     step = np.diag(np.append(scales, 1.0))
     step[-1, :-1] = -means * scales
     found: Floats = (
-        columns @ step * (norm / (column_scales.ROOM * math.sqrt(spread.sum() + 1.0) * length))
+        columns @ step * (norm / (standardisation.ROOM * math.sqrt(spread.sum() + 1.0) * length))
     )
     return found
 

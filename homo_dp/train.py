@@ -111,7 +111,7 @@ def _train(config: Config, life: Life, source: str | None) -> int:
     written = write_outputs(outcome, simulation.ledger, norms, draw)
     life.finish(_ending(outcome, written))
     if outcome.interrupted:
-        done = f"{len(outcome.rounds)} of {simulation.mechanism.rounds} rounds"
+        done = f"{len(outcome.rounds)} of {simulation.mechanism.run.count} rounds"
         raise Interrupted(f"after {done}; the model so far is in {written.files['model']}")
     return 0
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
+from homo_dp.config.mechanisms import DP_FEDAVG
 from homo_dp.federation.mechanisms.base import PartyFacts, PartyPlan
 from homo_dp.federation.mechanisms.cohort_mechanism import CohortSum
 from homo_dp.federation.mechanisms.dp_fedavg import DpFedAvg
@@ -18,7 +19,7 @@ from homo_dp.federation.mechanisms.local_fit import LocalFit
 class Louder(DpFedAvg):
     """Adds the noise of DP-FedAvg twice, so it costs at most what it says."""
 
-    name = "louder"
+    capabilities = replace(DP_FEDAVG, name="louder")
 
     def noisy_sum(self, total: CohortSum) -> Tensor:
         sigma = self.numbers.sum_sigma(total.clip_norm)
@@ -30,7 +31,7 @@ class Louder(DpFedAvg):
 class LargeDelta(DpFedAvg):
     """Quotes its epsilon at a delta that protects nobody in particular."""
 
-    name = "large_delta"
+    capabilities = replace(DP_FEDAVG, name="large_delta")
 
     def plan(self, party: PartyFacts) -> PartyPlan:
         return replace(super().plan(party), delta=1 / party.rows)
@@ -39,7 +40,7 @@ class LargeDelta(DpFedAvg):
 class StayingPut(DpFedAvg):
     """Undoes every local batch, so that nobody has anything to send."""
 
-    name = "staying_put"
+    capabilities = replace(DP_FEDAVG, name="staying_put")
 
     def after_batch(self, fit: LocalFit) -> None:
         fit.load(fit.start)

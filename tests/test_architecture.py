@@ -131,3 +131,37 @@ def test_every_module_has_a_test_of_its_own_name() -> None:
         if not (ROOT / TESTED_ELSEWHERE.get(name, mirrored)).is_file():
             missing.append(f"{name}: write {mirrored}")
     assert not missing
+
+
+# words that only a mechanism is called by: none and statistics mean other things as well
+NAMES = {"dp_sgd", "dp_fedsgd", "dp_fedavg", "nbafl"}
+
+
+def test_few_places_name_a_mechanism() -> None:
+    found = [
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for path in sorted((ROOT / "homo_dp").rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Constant) and node.value in NAMES
+    ]
+    assert len(found) <= 40, found
+
+
+def test_no_code_compares_the_name_of_a_mechanism() -> None:
+    found = []
+    for path in sorted((ROOT / "homo_dp").rglob("*.py")):
+        place = path.relative_to(ROOT / "homo_dp").as_posix()
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Compare) and re.search(
+                r"mechanism(\.name)?$", ast.unparse(node.left)
+            ):
+                constants = [
+                    each.value
+                    for side in node.comparators
+                    for each in ast.walk(side)
+                    if isinstance(each, ast.Constant)
+                ]
+                if {*NAMES, "none", "statistics"} & set(constants):
+                    found.append(place)
+    translated = {"config/aliases.py", "config/federatedscope.py", "runs/learned_bounds.py"}
+    assert {place for place in found if not place.startswith("compat/")} <= translated

@@ -17,6 +17,7 @@ from homo_dp.api.settings import Own, Settings, config_of, with_arguments
 from homo_dp.api.tables import Parties, Table, frame_of
 from homo_dp.config.data import ONE_TABLE
 from homo_dp.config.layers import get, put
+from homo_dp.config.mechanisms import DP_SGD, capabilities_of
 from homo_dp.config.schema import Config
 from homo_dp.console.options import use_threads
 from homo_dp.console.screen import Screen
@@ -307,7 +308,7 @@ def _put_ledger(
     """The file of the ledger: the one given or, where none is needed, a temporary one that is
     deleted after the run.
     """
-    private = get(tree, "privacy.mechanism") != "none"
+    private = capabilities_of(get(tree, "privacy.mechanism") or DP_SGD.name).private
     public = not get(tree, "data.files")  # an embedded set
     named = get(tree, "privacy.ledger")
     if ledger is not None and ledger is not ...:
@@ -342,9 +343,9 @@ def _check_epsilon(tree: Mapping[str, Any], config: Config) -> None:
     Python.
     """
     given = ("privacy.target_epsilon", "privacy.noise_multiplier")
-    if config.privacy.mechanism in ("dp_sgd", "dp_fedsgd", "dp_fedavg") and all(
-        get(tree, key) is None for key in given
-    ):
+    record = config.privacy.capabilities
+    asks = record.trains and record.target and config.privacy.built_in
+    if asks and all(get(tree, key) is None for key in given):
         raise ConfigError(
             "epsilon: is not given; say what the run may cost each party (1 is strong, 8 is weak), "
             "or write mechanism='none' to train without privacy"

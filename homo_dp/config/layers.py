@@ -5,6 +5,7 @@ earlier one.
 from collections.abc import Sequence
 from typing import Any
 
+from homo_dp.config.mechanisms import SECTIONS, capabilities_of
 from homo_dp.config.privacy import idle_keys
 from homo_dp.core.errors import ConfigError
 from homo_dp.core.untrusted_text import DEEPEST
@@ -127,8 +128,10 @@ def _leave_mechanism(base: dict[str, Any], over: dict[str, Any]) -> None:
         return
     for name in (*idle_keys(mechanism), "unit"):
         drop(base, f"privacy.{name}")
-    if mechanism in ("dp_sgd", "dp_fedsgd", "dp_fedavg", "none"):
-        base.pop("nbafl", None)
+    record = capabilities_of(mechanism)
+    for name in SECTIONS if record.trains else ():
+        if name not in record.sections:
+            base.pop(name, None)
 
 
 def _join(under: Any, over: Any, prefix: str) -> Any:

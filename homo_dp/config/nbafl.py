@@ -64,4 +64,9 @@ class NbaflConfig(Section):
                 "nbafl.exposures, nbafl.parties_per_round: one follows from the other; leave one "
                 "of them out"
             )
+        if not self.noise_at_upload and not self.noise_at_download:
+            raise Conflict(
+                "nbafl.noise_at_upload, nbafl.noise_at_download: both false leaves no noise; turn "
+                "one on"
+            )
         return self

@@ -9,7 +9,8 @@ without noise.
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
+from dataclasses import replace
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import BeforeValidator, Discriminator, Tag, model_validator
 from pydantic.fields import FieldInfo
@@ -31,10 +32,23 @@ from homo_dp.config.base import (
     mapping,
     section,
 )
+from homo_dp.config.capabilities import Capabilities
+from homo_dp.config.mechanisms import (
+    BUILT_IN,
+    CHOSEN,
+    DP_FEDAVG,
+    DP_FEDSGD,
+    DP_SGD,
+    NBAFL,
+    NONE,
+    STATISTICS,
+    capabilities_of,
+    records,
+)
 from homo_dp.core.errors import ConfigError
 
 DEFAULT_TARGET_EPSILON = 4.0
-_SPELLINGS = {"dpsgd": "dp_sgd"}
+_SPELLINGS = {"dpsgd": DP_SGD.name}
 _TARGET = "Epsilon of the whole run, noise is solved for it. Null: 4 without noise_multiplier."
 _MULTIPLIER = "Noise over clip norm, instead of target_epsilon."
 _PUBLIC_TENSORS = (
@@ -93,11 +107,8 @@ class AdaptiveConfig(Section):
 class PrivacyConfig(Section):
     """The guarantee that is asked for."""
 
-    hides: ClassVar[str | None] = None  # the unit of the mechanism; None: either
-    drops_foreign_keys: ClassVar[bool] = False
-
     mechanism: str = key(
-        "dp_sgd",
+        DP_SGD.name,
         "`dp_sgd`, `dp_fedsgd`, `dp_fedavg`, `nbafl`, `package.module:Class` of your own, or "
         "`none`: NOT PRIVATE; `statistics` trains nothing (`homo-dp stats`).",
     )
@@ -140,7 +151,12 @@ class PrivacyConfig(Section):
     @property
     def built_in(self) -> bool:
         """Whether the mechanism is one of ours."""
-        return self.mechanism in SECTIONS
+        return self.mechanism in BUILT_IN
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What is known of the mechanism before its class is loaded."""
+        return capabilities_of(self.mechanism)
 
     @property
     def clips_adaptively(self) -> bool:
@@ -152,7 +168,7 @@ class PrivacyConfig(Section):
         """Whether columns are read as they are, not scaled to the model's inputs: statistics ask
         about them.
         """
-        return self.mechanism == "statistics"
+        return not self.capabilities.trains
 
     @model_validator(mode="before")
     @classmethod
@@ -172,7 +188,8 @@ class PrivacyConfig(Section):
             if name in EVERY_KEY and not cls.reads(name):
                 asks = not _says(value, EVERY_KEY[name])
                 if asks and not (
-                    cls.drops_foreign_keys and name not in ("target_epsilon", "noise_multiplier")
+                    capabilities_of(str(mechanism)).leaves_keys_aside
+                    and name not in ("target_epsilon", "noise_multiplier")
                 ):
                     unused = f"privacy.{name}: is not used by privacy.mechanism={mechanism}"
                     raise Conflict(f"{unused}; {_instead(name, mechanism)}")
@@ -191,11 +208,12 @@ class PrivacyConfig(Section):
             raise Conflict(
                 "privacy.lifetime_delta: has no budget beside it; give privacy.lifetime_epsilon too"
             )
-        if self.hides not in (None, self.unit):
+        found = self.capabilities
+        if found.private and found.unit != self.unit:
+            other = next(each.name for each in records() if each.unit == self.unit)
             raise Conflict(
                 f"privacy.unit={self.unit}: privacy.mechanism={self.mechanism} hides a "
-                f"{self.hides}; write privacy.unit: {self.hides} or choose "
-                f"{'dp_fedavg' if self.unit == 'user' else 'dp_sgd'}"
+                f"{found.unit}; write privacy.unit: {found.unit} or choose {other}"
             )
         self.check_own()
         return self
@@ -419,8 +437,7 @@ class UserKeys(SharedNoiseKeys):
 class DpSgdPrivacy(RecordKeys):
     """DP-SGD: the gradient of each row is clipped, and every step adds noise."""
 
-    hides: ClassVar[str | None] = "record"
-    mechanism: Literal["dp_sgd"] = "dp_sgd"
+    mechanism: str = DP_SGD.name
     public_tensors: tuple[()] = key((), _PUBLIC_TENSORS)
 
     @classmethod
@@ -433,8 +450,7 @@ class DpFedSgdPrivacy(RecordKeys, SharedNoiseKeys):
     share its noise.
     """
 
-    hides: ClassVar[str | None] = "record"
-    mechanism: Literal["dp_fedsgd"] = "dp_fedsgd"
+    mechanism: str = DP_FEDSGD.name
     public_tensors: tuple[()] = key((), _PUBLIC_TENSORS)
 
     @classmethod
@@ -450,8 +466,7 @@ class DpFedAvgPrivacy(UserKeys):
     cohort.
     """
 
-    hides: ClassVar[str | None] = "user"
-    mechanism: Literal["dp_fedavg"] = "dp_fedavg"
+    mechanism: str = DP_FEDAVG.name
     unit: Literal["record", "user"] = key(
         "user", "Whose presence is hidden: one row, or all rows of a user."
     )
@@ -467,8 +482,7 @@ class DpFedAvgPrivacy(UserKeys):
 class NbaflPrivacy(SharedNoiseKeys):
     """NbAFL, whose own settings are in the section `nbafl`."""
 
-    hides: ClassVar[str | None] = "record"
-    mechanism: Literal["nbafl"] = "nbafl"
+    mechanism: str = NBAFL.name
     target_epsilon: None = key(None, _TARGET)
     noise_multiplier: None = key(None, _MULTIPLIER)
     public_tensors: tuple[()] = key((), _PUBLIC_TENSORS)
@@ -483,9 +497,7 @@ class StatisticsPrivacy(SharedNoiseKeys):
     with.
     """
 
-    drops_foreign_keys: ClassVar[bool] = True
-    hides: ClassVar[str | None] = "record"
-    mechanism: Literal["statistics"] = "statistics"
+    mechanism: str = STATISTICS.name
     public_tensors: tuple[()] = key((), _PUBLIC_TENSORS)
 
     @classmethod
@@ -498,8 +510,7 @@ class NoPrivacy(PrivacyConfig):
     target epsilon or a noise multiplier is refused, because it contradicts that word.
     """
 
-    drops_foreign_keys: ClassVar[bool] = True
-    mechanism: Literal["none"] = "none"
+    mechanism: str = NONE.name
     target_epsilon: None = key(None, _TARGET)
     noise_multiplier: None = key(None, _MULTIPLIER)
     public_tensors: tuple[()] = key((), _PUBLIC_TENSORS)
@@ -521,24 +532,20 @@ class OwnPrivacy(RecordKeys, UserKeys):
     mechanism: Annotated[str, BeforeValidator(_own_class)] = key("", "package.module:Class")
     options: dict[str, Any] = mapping("Settings for a mechanism of your own.")
 
+    @property
+    def capabilities(self) -> Capabilities:
+        return replace(capabilities_of(self.mechanism), unit=self.unit)
 
-# The mechanisms that ship, and the section of each; a new one is a class and a line here and in
-# AnyPrivacy.
-SECTIONS: dict[str, type[PrivacyConfig]] = {
-    "dp_sgd": DpSgdPrivacy,
-    "dp_fedsgd": DpFedSgdPrivacy,
-    "dp_fedavg": DpFedAvgPrivacy,
-    "nbafl": NbaflPrivacy,
-    "statistics": StatisticsPrivacy,
+
+_KEYS: dict[str, type[PrivacyConfig]] = {
+    "rows": DpSgdPrivacy,
+    "shared_rows": DpFedSgdPrivacy,
+    "users": DpFedAvgPrivacy,
+    "uploads": NbaflPrivacy,
+    "questions": StatisticsPrivacy,
     "none": NoPrivacy,
 }
-BUILT_IN = tuple(SECTIONS)
-HAVE_RULES = ("dp_sgd", "dp_fedsgd", "none")  # mechanisms that train.auto knows settings for
-CHOSEN = (
-    # what train.auto uses if no mechanism is given: one noisy sum a round, whose noise parties can
-    # share
-    "dp_fedsgd"
-)
+SECTIONS = {record.name: _KEYS[record.keys] for record in records()}
 # Every key of every mechanism: a mechanism of one's own may read them all.
 EVERY_KEY: dict[str, FieldInfo] = OwnPrivacy.model_fields
 
@@ -549,25 +556,26 @@ def _mechanism_of(given: Any) -> Any:
     """
     if isinstance(given, dict):
         shared = given.get("secure_aggregation") is True
-        mechanism = given.get("mechanism", CHOSEN if shared else "dp_sgd")
+        mechanism = given.get("mechanism", CHOSEN if shared else DP_SGD.name)
     else:
-        mechanism = getattr(given, "mechanism", "dp_sgd")
+        mechanism = getattr(given, "mechanism", DP_SGD.name)
     return _SPELLINGS.get(mechanism, mechanism) if isinstance(mechanism, str) else mechanism
 
 
 def _section_of(given: Any) -> str:
     mechanism = _mechanism_of(given)
-    return mechanism if isinstance(mechanism, str) and mechanism in SECTIONS else "own"
+    found = SECTIONS.get(mechanism) if isinstance(mechanism, str) else None
+    return (found or OwnPrivacy).__name__
 
 
 AnyPrivacy = Annotated[
-    Annotated[DpSgdPrivacy, Tag("dp_sgd")]
-    | Annotated[DpFedSgdPrivacy, Tag("dp_fedsgd")]
-    | Annotated[DpFedAvgPrivacy, Tag("dp_fedavg")]
-    | Annotated[NbaflPrivacy, Tag("nbafl")]
-    | Annotated[StatisticsPrivacy, Tag("statistics")]
-    | Annotated[NoPrivacy, Tag("none")]
-    | Annotated[OwnPrivacy, Tag("own")],
+    Annotated[DpSgdPrivacy, Tag("DpSgdPrivacy")]
+    | Annotated[DpFedSgdPrivacy, Tag("DpFedSgdPrivacy")]
+    | Annotated[DpFedAvgPrivacy, Tag("DpFedAvgPrivacy")]
+    | Annotated[NbaflPrivacy, Tag("NbaflPrivacy")]
+    | Annotated[StatisticsPrivacy, Tag("StatisticsPrivacy")]
+    | Annotated[NoPrivacy, Tag("NoPrivacy")]
+    | Annotated[OwnPrivacy, Tag("OwnPrivacy")],
     Discriminator(_section_of),
 ]
 
@@ -618,11 +626,12 @@ def left_aside(given: Any) -> list[str]:
     >>> left_aside({"mechanism": "none", "max_grad_norm": 0.5, "clip_norm": 1.0})
     ['max_grad_norm']
     """
-    if not isinstance(given, Mapping) or given.get("mechanism") != "none":
+    mechanism = given.get("mechanism") if isinstance(given, Mapping) else None
+    if not isinstance(mechanism, str) or capabilities_of(mechanism).private:
         return []
     return [
         name
-        for name in idle_keys("none")
+        for name in idle_keys(mechanism)
         if name in given and not _says(given[name], EVERY_KEY[name])
     ]
 

@@ -22,6 +22,7 @@ from homo_dp.config.privacy import (
     UserKeys,
     default_delta,
 )
+from homo_dp.config.rules import check_rules, solved_plainly
 from homo_dp.config.statistics import StatisticsConfig
 from homo_dp.config.train import (
     AveragingConfig,
@@ -31,7 +32,6 @@ from homo_dp.config.train import (
 )
 
 __all__ = [
-    "MECHANISM_SECTIONS",
     "AdaptiveConfig",
     "AveragingConfig",
     "ColumnConfig",
@@ -57,8 +57,6 @@ __all__ = [
 
 
 LINEAR_MODELS = ("logistic_regression", "linear_regression", *IMAGE_FEATURES)
-# settings of one mechanism in a section under its name
-MECHANISM_SECTIONS = ("nbafl", "statistics")
 
 
 class Config(Section):
@@ -85,7 +83,7 @@ class Config(Section):
         otherwise.
         """
         seeded = self.privacy.seeded_noise_for_tests is not None
-        return self.privacy.mechanism != "none" and not seeded and not self.privacy.not_private
+        return self.privacy.capabilities.private and not seeded and not self.privacy.not_private
 
     @property
     def delta(self) -> float:
@@ -119,63 +117,18 @@ class Config(Section):
     def _check(self) -> Self:
         self._check_outputs()
         self._check_delta()
-        mechanism = self.privacy.mechanism
         parties = len(self.federation.parties) or len(self.data.files)
         # a party's own config may name one file, and its peers only in federation.parties
         if isinstance(self.privacy, SharedNoiseKeys) and (self.federation.parties or parties > 1):
             self.privacy.check_parties(parties)
-        if (
-            mechanism in ("dp_sgd", "dp_fedsgd", "dp_fedavg", "none")
-            and self.nbafl != NbaflConfig()
-        ):
+        check_rules(self, self.privacy.capabilities)
+        if self.data.scaling == "private" and self.data.image is not None:
             raise Conflict(
-                f"nbafl: is not used by privacy.mechanism={mechanism}; write privacy.mechanism: "
-                "nbafl"
-            )
-        if mechanism == "dp_fedsgd":
-            self._check_one_step()
-        for name in ("scaling", "counts"):
-            if getattr(self.data, name) == "private":
-                self._check_learning(name)
-        for column in self.data.private_levels:
-            self._check_learning(f"columns.{column}.levels")
-        if self.data.learnt is not None and mechanism in ("dp_fedavg", "nbafl"):
-            raise Conflict(
-                f"data.learnt: privacy.mechanism={mechanism} does not solve its noise together "
-                "with what was learnt; use dp_sgd or dp_fedsgd, or leave data.learnt out and "
-                "count its run beside this one"
+                "data.scaling=private: is for columns of numbers; pixels have data.image.scale"
             )
         self._check_metrics()
         self._check_stopping()
-        if self.train.grad_clip is not None and mechanism not in ("none", "nbafl"):
-            raise Conflict(
-                f"train.grad_clip={self.train.grad_clip:g}: cuts the gradient of a batch, which "
-                f"bounds no record's part in it; privacy.mechanism={mechanism} clips by "
-                "privacy.max_grad_norm or clip_norm, leave it out"
-            )
-        if mechanism != "statistics" and self.statistics != StatisticsConfig():
-            raise Conflict(
-                f"statistics: is not used by privacy.mechanism={mechanism}; ask with `homo-dp "
-                "stats`"
-            )
         self._check_solver()
-        masked = isinstance(self.privacy, SharedNoiseKeys) and self.privacy.secure_aggregation
-        trusted = self.privacy.trust_aggregator or masked
-        if mechanism == "nbafl" and not self.nbafl.noise_at_upload and not trusted:
-            raise Conflict(
-                "nbafl.noise_at_upload=false: the aggregator sees weights without noise; write "
-                "privacy.trust_aggregator: true if you trust it, or privacy.secure_aggregation: "
-                "true"
-            )
-        if (
-            mechanism == "nbafl"
-            and not self.nbafl.noise_at_upload
-            and not self.nbafl.noise_at_download
-        ):
-            raise Conflict(
-                "nbafl.noise_at_upload, nbafl.noise_at_download: both false leaves no noise; turn "
-                "one on"
-            )
         if (
             self.privacy.lifetime_epsilon is not None
             and self.data.name is None
@@ -221,14 +174,6 @@ class Config(Section):
                 "metrics.per_party: secure aggregation shows the total of all parties alone; leave "
                 "one of them out"
             )
-        if release != "noised" or not privacy.built_in:
-            return
-        if privacy.mechanism not in ("dp_sgd", "dp_fedsgd") or privacy.target_epsilon is None:
-            raise Conflict(
-                f"metrics.release=noised: privacy.mechanism={privacy.mechanism} has no share of "
-                "its budget for it; use dp_sgd or dp_fedsgd with privacy.target_epsilon, or a "
-                "public test table (data.public_test)"
-            )
 
     def _check_stopping(self) -> None:
         """Stopping and the choice of the best round go by figures that anybody may see: the choice
@@ -251,63 +196,15 @@ class Config(Section):
                 f"{asked}: needs figures of rounds before the last; raise train.evaluate_every"
             )
 
-    def _check_learning(self, name: str) -> None:
-        """Learning under the budget of a training needs a mechanism that solves its noise
-        together with it.
-        """
-        if self.privacy.mechanism not in ("dp_sgd", "dp_fedsgd", "statistics"):
-            raise Conflict(
-                f"data.{name}=private: privacy.mechanism={self.privacy.mechanism} has no share of "
-                "its budget for it; use dp_sgd or dp_fedsgd, or ask `homo-dp stats` first and "
-                "write down what it finds"
-            )
-        if self.privacy.target_epsilon is None:
-            raise Conflict(
-                f"data.{name}=private: shares privacy.target_epsilon with the training; give it"
-            )
-        if name == "scaling" and self.data.image is not None:
-            raise Conflict(
-                "data.scaling=private: is for columns of numbers; pixels have data.image.scale"
-            )
-
-    def _check_one_step(self) -> None:
-        """Under dp_fedsgd, and by a second moment, a round is one gradient, and the aggregator
-        takes the step.
-        """
-        train = self.train
-        which = (
-            "dp_fedsgd" if self.privacy.mechanism == "dp_fedsgd" else "train.solver: second_moment"
-        )
-        if (train.local_steps or 1) != 1 or (train.local_epochs or 1.0) != 1.0:
-            raise Conflict(
-                f"train.local_steps, train.local_epochs: a round of {which} is one step; leave "
-                "them out and raise train.rounds"
-            )
-        if train.optimizer != "sgd" or train.momentum or train.proximal_mu:
-            raise Conflict(
-                "train.optimizer, train.momentum, train.proximal_mu: parties take no step under "
-                f"{which}; use train.server_optimizer: fedavgm or fedadam"
-            )
-
     def _check_solver(self) -> None:
-        """The solvers of linear models are those of dp_fedsgd, one also without privacy; full
-        settings name a norm.
-        """
+        """Solvers of linear models need one, and full settings name a norm."""
         solver, linear = (
             self.train.solver,
             self.model.name in LINEAR_MODELS and self.model.factory is None,
         )
         if solver in ("auto", "sgd"):
             return
-        plain = self.privacy.mechanism == "none" and solver == "second_moment"
-        if plain:
-            self._check_one_step()
-        elif self.privacy.mechanism != "dp_fedsgd" and "mechanism" in self.privacy.model_fields_set:
-            also = " (or none)" if solver == "second_moment" else ""
-            raise Conflict(
-                f"train.solver={solver}: is for privacy.mechanism: dp_fedsgd{also}; leave one of "
-                "them out"
-            )
+        plain = solved_plainly(self, self.privacy.capabilities)
         if not linear:
             raise Conflict(
                 f"train.solver={solver}: is for {' and '.join(LINEAR_MODELS)}; leave it out"
@@ -347,7 +244,7 @@ class Config(Section):
         delta = self.privacy.delta
         if delta is None:  # the rule keeps below it
             return
-        if self.privacy.unit == "record" and self.privacy.mechanism != "none":
+        if self.privacy.unit == "record" and self.privacy.capabilities.private:
             for party, rows in self.data.rows.items():
                 if delta >= 1 / rows:
                     raise Conflict(

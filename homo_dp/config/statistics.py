@@ -27,10 +27,6 @@ def _asked(value: object) -> object:
     return listed(value)
 
 
-MECHANISM = "statistics"
-"""What ``privacy.mechanism`` says where parties are asked questions instead of training."""
-
-
 class StatisticsConfig(Section):
     """Questions about the tables; read only with `privacy.mechanism: statistics`, as `homo-dp
     stats` sets it.

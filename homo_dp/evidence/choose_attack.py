@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from homo_dp.config.mechanisms import records
 from homo_dp.config.schema import Config
 from homo_dp.core.errors import InputError
 from homo_dp.evidence.attack import Attack
@@ -21,28 +22,21 @@ ATTACKS = (
     "canary_answers",
 )
 OBSERVERS = ("aggregator", "model_reader")
-_BY_MECHANISM = {
-    ("dp_sgd", "aggregator"): "canary_gradient",
-    ("dp_sgd", "model_reader"): "canary_model",
-    ("dp_fedsgd", "aggregator"): "canary_sum",
-    ("dp_fedsgd", "model_reader"): "canary_sum",
-    ("dp_fedavg", "model_reader"): "canary_user",
-    ("statistics", "aggregator"): "canary_answers",
-    ("nbafl", "aggregator"): "canary_upload",
-    ("nbafl", "model_reader"): "canary_upload",
-}
+OF_MODELS = ("canary_model", "canary_user", "clip_bits")  # what they see is published
 
 
 def attack_name(config: Config, name: str | None, observer: str | None) -> tuple[str, str]:
     """The attack and observer to use where none, or only one, was given."""
-    mechanism = config.privacy.mechanism
+    mechanism, attacks = config.privacy.mechanism, config.privacy.capabilities.attacks
     if observer is None:
-        trusting = mechanism == "dp_fedavg" or name in ("canary_model", "canary_user", "clip_bits")
+        trusting = "aggregator" not in (attacks or OBSERVERS) or name in OF_MODELS
         observer = "model_reader" if trusting else "aggregator"
     if name is None:
-        name = _BY_MECHANISM.get((mechanism, observer))
+        name = attacks.get(observer)
     if name is None:
-        known = ", ".join(f"{each} towards the {who}" for each, who in _BY_MECHANISM)
+        known = ", ".join(
+            f"{each.name} towards the {who}" for each in records() for who in each.attacks
+        )
         raise InputError(
             f"privacy.mechanism={mechanism}: no attack on it towards the {observer}; there are: "
             f"{known}"

@@ -82,7 +82,7 @@ class PartyOfAttack:
     ) -> None:
         self.facts: PartyFacts = mechanism.facts.parties[name]
         self.mechanism = mechanism
-        self.plan: PartyPlan = mechanism.planned(self.facts)
+        self.plan: PartyPlan = mechanism.run.planned(self.facts)
         model = _model(recipe)
         self.names = sorted(model.module.state_dict())
         weights = canary_weights(model)

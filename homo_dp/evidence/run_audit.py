@@ -19,6 +19,7 @@ import numpy as np
 
 from homo_dp import __version__
 from homo_dp.config.load import config_from
+from homo_dp.config.mechanisms import DP_SGD
 from homo_dp.config.schema import Config
 from homo_dp.core.errors import InputError
 from homo_dp.core.untrusted_text import Foreign
@@ -38,7 +39,7 @@ def audited(
 
     What the command and ``homo_dp.audit`` both call.
     """
-    if config.privacy.mechanism == "none":
+    if not config.privacy.capabilities.private:
         raise InputError("privacy.mechanism=none: claims nothing, so there is nothing to refute")
     config, _ = settled_by_plan(config)
     found = (
@@ -51,11 +52,12 @@ def audited(
 
 def _one_run(config: Config, wanted: Wanted) -> Audited:
     from homo_dp.evidence.many_canaries import NAME, many_canaries
-    from homo_dp.evidence.record_attacks import recipe_of
+    from homo_dp.evidence.record_attacks import CanaryGradient, recipe_of
 
-    if config.privacy.mechanism != "dp_sgd" or (wanted.canaries or 0) < 100:
+    sums = config.privacy.capabilities.attacks.get("aggregator") == CanaryGradient.name
+    if not sums or (wanted.canaries or 0) < 100:
         raise InputError(
-            f"canaries={wanted.canaries}: give 100 or more, for privacy.mechanism: dp_sgd"
+            f"canaries={wanted.canaries}: give 100 or more, for privacy.mechanism: {DP_SGD.name}"
         )
     found = many_canaries(recipe_of(config), wanted.canaries or 0)
     outcome = judge_one_run(

@@ -14,8 +14,8 @@ from homo_dp.core.errors import InputError
 from homo_dp.evidence.attack import Attack
 from homo_dp.evidence.sum_attacks import AlongCanary, total_seen
 from homo_dp.evidence.tradeoff import claim_of
-from homo_dp.federation.mechanisms.round_sums import SUM, RoundSum, events_of
 from homo_dp.federation.mechanisms.statistics import Statistics
+from homo_dp.federation.protocol.round_sums import SUM, RoundSum, events_of
 from homo_dp.federation.sessions.build import build_mechanism, federation_facts, noise_source
 from homo_dp.privacy.accounting.events import compose
 from homo_dp.privacy.gradients.clipping import clip_rows
@@ -41,26 +41,26 @@ class CanaryAnswers(Attack):
                 f"privacy.mechanism={made.name}: {NAME} attacks statistics; write statistics"
             )
         self.mechanism, self.observer = made, "aggregator"
-        spent = events_of(made.sums)
+        spent = events_of(made.run.sums)
         if spent is None:
             raise InputError("statistics.ask: is empty, so nothing is released; ask a question")
         self.claim = claim_of(compose(spent), config.delta)
         self._worlds = {present: self._table(present=present) for present in (True, False)}
-        self._along = {number: self._canary(asked) for number, asked in made.sums.items()}
+        self._along = {number: self._canary(asked) for number, asked in made.run.sums.items()}
 
     def scores(self, present: bool, runs: int) -> Floats:
         return np.array([self._run(present) for _ in range(runs)])
 
     def _run(self, present: bool) -> float:
         score = 0.0
-        for number, asked in self.mechanism.sums.items():
+        for number, asked in self.mechanism.run.sums.items():
             share = asked.private_sum.share
             honest = 1 if share is None else share.sharers
             along = AlongCanary(asked.private_sum, *self._along[number], honest)
             attacked = self._worlds[present]
             nobody = _Rows(attacked.features[:0], attacked.labels[:0])
             rows = [attacked, *[nobody] * (honest - 1)]
-            answers = [self.mechanism.answer(each, asked).tensors[SUM] for each in rows]  # type: ignore[arg-type]
+            answers = [self.mechanism.run.answer(each, asked).tensors[SUM] for each in rows]  # type: ignore[arg-type]
             score += along.loss(total_seen(asked.private_sum, answers))
         return score
 

@@ -33,7 +33,7 @@ from homo_dp.evidence.record_attacks import (
     made_up_rows,
 )
 from homo_dp.evidence.tradeoff import Profile
-from homo_dp.federation.mechanisms.round_sums import SUM, RoundSum
+from homo_dp.federation.protocol.round_sums import SUM, RoundSum
 from homo_dp.privacy.noise.source import SeededNoise
 from homo_dp.privacy.private_sum import PrivateSum
 
@@ -52,7 +52,7 @@ class CanarySum(CanaryGradient):
     ) -> None:
         super().__init__(recipe, mechanism)
         self.observer = observer
-        if self.attacked(False).mechanism.name != "dp_fedsgd":
+        if not self.attacked(False).mechanism.capabilities.one_sum:
             raise InputError(
                 f"privacy.mechanism={recipe.config.privacy.mechanism}: canary_sum attacks dp_fedsgd"
             )
@@ -160,7 +160,7 @@ def party_noise(private_sum: PrivateSum) -> float:
 
 def _answer(party: PartyOfAttack, asked: RoundSum) -> Tensor:
     party.fit.begin(party.start)
-    return party.mechanism.answer(party.fit, asked).tensors[SUM]
+    return party.mechanism.run.answer(party.fit, asked).tensors[SUM]
 
 
 class _Silence(SeededNoise):
@@ -251,7 +251,7 @@ class LowBits(CanaryGradient):
     scores_are_losses = False
 
     def __init__(self, recipe: Recipe, mechanism: MECHANISM | None = None) -> None:
-        if recipe.config.privacy.mechanism != "dp_fedsgd":
+        if not recipe.config.privacy.capabilities.one_sum:
             raise InputError("privacy.mechanism: low_bits reads the sums of dp_fedsgd")
         super().__init__(recipe, mechanism)
         if self.masked:
@@ -294,6 +294,6 @@ class LowBits(CanaryGradient):
 
 def view_of(recipe: Recipe, mechanism: MECHANISM | None = None) -> CanaryGradient:
     """What an aggregator sees of one party, whichever record-level mechanism it runs."""
-    return (CanarySum if recipe.config.privacy.mechanism == "dp_fedsgd" else CanaryGradient)(
+    return (CanarySum if recipe.config.privacy.capabilities.one_sum else CanaryGradient)(
         recipe, mechanism
     )

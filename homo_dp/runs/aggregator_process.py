@@ -155,7 +155,7 @@ class AggregatorProcess:
         )
         if self.test is not None:
             self.test = with_features(self.model.module, self.test)
-        private = config.private and mechanism_class(chosen_mechanism(config)).private
+        private = config.private and mechanism_class(chosen_mechanism(config)).capabilities.private
         self.earlier = earlier_model(
             config, self.model.architecture, self.encoding.to_json(), private=private
         )
@@ -232,7 +232,7 @@ class AggregatorProcess:
                         aggregator, plan, members, rules, state, report, best_round_of(config)
                     )
                     mechanism = aggregator.mechanism
-                    private = config.private and mechanism.private
+                    private = config.private and mechanism.capabilities.private
                     start_tracker(
                         self.life.tracker, config, "aggregator", folder, mechanism, private=private
                     )
@@ -265,7 +265,7 @@ class AggregatorProcess:
         """The most rows that a party can declare: where records are hidden, delta must be below
         one over them.
         """
-        found = mechanism_class(chosen_mechanism(self.config))
+        found = mechanism_class(chosen_mechanism(self.config)).capabilities
         hidden = self.config.private and found.private and found.unit == "record"
         delta = self.config.privacy.delta  # without one, it follows from what parties declare
         return MOST_ROWS if delta is None or not hidden else min(MOST_ROWS, most_rows(delta))
@@ -317,11 +317,11 @@ class AggregatorProcess:
         facts = facts_for_aggregator(self.config, plan, parameters, self.model.task.outputs, levels)
         mechanism = build_mechanism(self.config, facts, noise_source(self.config))
         self._check_sums(mechanism)
-        if mechanism.private and mechanism.ledger_keeper == "aggregator":
+        if mechanism.capabilities.private and mechanism.ledger_keeper == "aggregator":
             self.ledger = Ledger(self.config.privacy.ledger)
         sums = aggregator_sums(self.run_id, plan, self.sealer, mechanism, folder)
         # only then parties hold weights to limits
-        hidden = mechanism.private and not self.config.privacy.not_private
+        hidden = mechanism.capabilities.private and not self.config.privacy.not_private
         limits = number_limits(self.config.party.caps, self.config) if hidden else None
         return build_aggregator(
             self.config, self.run_id, self._first_weights(), mechanism, self.ledger, sums, limits
@@ -332,7 +332,7 @@ class AggregatorProcess:
         one.
         """
         most = self.sealer.limits.bytes
-        for asked in mechanism.sums.values():
+        for asked in mechanism.run.sums.values():
             if _NUMBER_BYTES * asked.dimension > most:
                 raise ConfigError(
                     f"the sum {asked.name} has {asked.dimension} numbers, more than a message of "
@@ -369,7 +369,7 @@ class AggregatorProcess:
     def _write(self, aggregator: Aggregator, session: AggregatorSession, plan: PlanJson) -> None:
         config, output = self.config, self.config.output
         promised = promised_statement(config, aggregator, plan, aggregator.round)
-        if not aggregator.mechanism.trains:
+        if not aggregator.mechanism.capabilities.trains:
             self.found = results_of(aggregator.mechanism, aggregator.weights, self.run_id, promised)
             self.life.finish(published(config, self.found))
             return

@@ -12,14 +12,15 @@ from typing import Any
 from homo_dp.config.base import Section
 from homo_dp.config.layers import get, put, split_key
 from homo_dp.config.load import config_from
-from homo_dp.config.privacy import CHOSEN, HAVE_RULES, RecordKeys, SharedNoiseKeys
+from homo_dp.config.mechanisms import CHOSEN, capabilities_of
+from homo_dp.config.privacy import RecordKeys, SharedNoiseKeys
 from homo_dp.config.schema import LINEAR_MODELS, Config
 from homo_dp.core.errors import ConfigError
 from homo_dp.data.columns import Categorical, Date, Numeric
 from homo_dp.data.encoding import Encoding
 from homo_dp.data.images import is_image_file
-from homo_dp.federation.mechanisms.round_sums import noise_of_share
 from homo_dp.federation.mechanisms.train_hooks import active_hooks
+from homo_dp.federation.protocol.round_sums import noise_of_share
 from homo_dp.models.files import read_card
 from homo_dp.models.registry import FRONT_ENDS
 from homo_dp.models.task import task_for
@@ -77,7 +78,7 @@ def _without_rules(config: Config) -> str | None:
     """Why the rules fill in nothing; None where they do."""
     if not config.train.auto:
         return "train.auto: false"
-    if config.privacy.mechanism not in HAVE_RULES:
+    if not config.privacy.capabilities.auto:
         return f"there are no rules for privacy.mechanism: {config.privacy.mechanism}"
     if config.model.factory is not None:
         return "there are no rules for a model of your own"
@@ -152,7 +153,7 @@ def by_linear_solver(config: Config) -> bool:
     chosen = config.train.solver in ("gradient", "second_moment") or (
         is_auto(config) and config.train.solver == "auto" and not _sgd_numbers(config)
     )
-    return linear and chosen and chosen_mechanism(config) == CHOSEN
+    return linear and chosen and capabilities_of(chosen_mechanism(config)).one_sum
 
 
 def settled(config: Config, encoding: Encoding, rows: Mapping[str, int | None]) -> Settled:
@@ -171,7 +172,7 @@ def settled(config: Config, encoding: Encoding, rows: Mapping[str, int | None]) 
     solver = config.train.solver
     if solver == "auto" and (_sgd_numbers(config) or _local_steps(config, mechanism)):
         solver = "sgd"  # its numbers are in the columns' own coordinates
-    if mechanism in (CHOSEN, "none") and solver != "sgd":
+    if "second_moment" in capabilities_of(mechanism).solvers and solver != "sgd":
         encoding = _curved_by_rule(config, encoding, rows)
     choice = choose(public_facts(config, encoding, rows), mechanism, solver, _figures(config))
     settings = _left_open(config, choice)
@@ -236,7 +237,7 @@ def public_facts(config: Config, encoding: Encoding, rows: Mapping[str, int | No
 
 def _mu(config: Config) -> float | None:
     privacy = config.privacy
-    if privacy.mechanism == "none":
+    if not privacy.capabilities.private:
         return None
     if privacy.noise_multiplier is not None:
         return math.sqrt(config.train.rounds) / privacy.noise_multiplier
@@ -294,7 +295,7 @@ def _local_steps(config: Config, mechanism: str) -> bool:
     """Whether somebody set or hooked steps of parties, which a run without privacy by a moment
     does not take.
     """
-    return mechanism == "none" and (
+    return not capabilities_of(mechanism).private and (
         bool(config.train.model_fields_set & set(LOCAL_KNOBS)) or active_hooks() is not None
     )
 
@@ -386,11 +387,12 @@ def _notes(
 
 def _forced(config: Config, mechanism: str) -> list[str]:
     """Why settings of the user leave the rules another algorithm than they would choose."""
-    if mechanism != CHOSEN and "mechanism" not in config.privacy.model_fields_set:
+    record = capabilities_of(mechanism)
+    if record.local_steps and "mechanism" not in config.privacy.model_fields_set:
         keys = ", ".join(f"train.{name}" for name in config.train.own_steps)
         return [f"train.auto: {mechanism}, because parties take several steps in a round by {keys}"]
     keys = ", ".join(_sgd_numbers(config))
-    linear = config.model.name in LINEAR_MODELS and mechanism in (CHOSEN, "none")
+    linear = config.model.name in LINEAR_MODELS and "second_moment" in record.solvers
     if config.train.solver != "auto" or not linear or not keys:
         return []
     return [f"train.auto: solver sgd, in the columns' own coordinates, because of the given {keys}"]

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from homo_dp.config.privacy import CHOSEN
+from homo_dp.config.mechanisms import capabilities_of
 
 Settings = Mapping[str, Any]
 LARGEST_SAMPLE = 4000  # rows of a network's step
@@ -179,11 +179,12 @@ def choose(
         solver: the one that is asked for, if any.
         given: figures that the user gave, around which the others are chosen.
     """
-    if mechanism == "none":
+    record = capabilities_of(mechanism)
+    if not record.private:
         return without_privacy(facts, solver)
     if not facts.linear:
         return network(facts, mechanism, given)
-    if mechanism != CHOSEN or solver == "sgd":
+    if not record.one_sum or solver == "sgd":
         return full_batches(facts, mechanism, given)
     wide = facts.width > WIDEST_MOMENT
     if solver == "gradient" or (solver == "auto" and (facts.detail < facts.least_detail or wide)):
@@ -366,7 +367,7 @@ def full_batches(facts: PublicFacts, mechanism: str, given: Given = NOTHING) -> 
         "train.server_optimizer": momentum(0.9),
         "train.weighting": facts.weighting,
         **FULL_BATCH,
-        **({} if mechanism == CHOSEN else {"train.local_steps": 1}),
+        **({"train.local_steps": 1} if capabilities_of(mechanism).local_steps else {}),
     }
     why = (f"{rounds} rounds of gradient steps: rows times mu over noise is {kappa:.3g}",)
     return Choice(settings, why, expected(facts))
@@ -440,9 +441,9 @@ def network(facts: PublicFacts, mechanism: str, given: Given = NOTHING) -> Choic
         "train.server_optimizer": momentum(0.8),
         "train.averaging": {"kind": "tail", "tail": 0.3},
         **(
-            {}
-            if mechanism == CHOSEN
-            else {"train.local_steps": 1, "train.weighting": facts.weighting}
+            {"train.local_steps": 1, "train.weighting": facts.weighting}
+            if capabilities_of(mechanism).local_steps
+            else {}
         ),
     }
     why = (

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from homo_dp.config.capabilities import Observer
 from homo_dp.config.schema import Config
 from homo_dp.console.screen import Screen
 from homo_dp.data.public_facts import declared_encoding, planned_rows, public_shape
@@ -71,12 +72,12 @@ def plan_of(config: Config) -> Planned:
         config = with_planned_learning(config, planned_mechanism)
     config, found = settled_by_plan(_with_users(config))
     mechanism, counted_here = planned_mechanism(config)
-    plans = {name: mechanism.planned(facts) for name, facts in mechanism.facts.parties.items()}
+    plans = {name: mechanism.run.planned(facts) for name, facts in mechanism.facts.parties.items()}
     left = _remaining(config)
     strongest = quoted_observer(plans)
     rounds = max(plan.all_rounds for plan in plans.values())
-    spent = federation_epsilon(plans, strongest, rounds) if mechanism.private else None
-    notes = [strength_text(spent, private=mechanism.private)]
+    spent = federation_epsilon(plans, strongest, rounds) if mechanism.capabilities.private else None
+    notes = [strength_text(spent, private=mechanism.capabilities.private)]
     notes += [note for plan in plans.values() for note in plan.notes]
     if config.train.init_from:
         notes.append(continuation_note(config.train.init_from))
@@ -93,7 +94,7 @@ def plan_of(config: Config) -> Planned:
 
 
 def _draft_warnings(config: Config, mechanism: Mechanism) -> list[str]:
-    if not mechanism.private or config.data.bounds_source != "draft":
+    if not mechanism.capabilities.private or config.data.bounds_source != "draft":
         return []
     return [f"data.bounds_source=draft: epsilon does not cover {DRAFTED}"]
 
@@ -241,19 +242,21 @@ def planned_charges(config: Config) -> list[tuple[Charge, int]]:
     """All that a run would charge, and how often each, before a row is touched."""
     config, _ = settled_by_plan(_with_users(config))
     mechanism, _ = planned_mechanism(config)
-    plans = {name: mechanism.planned(facts) for name, facts in mechanism.facts.parties.items()}
+    plans = {name: mechanism.run.planned(facts) for name, facts in mechanism.facts.parties.items()}
     return _charges(config, mechanism, plans)
 
 
 def _charges(
     config: Config, mechanism: Mechanism, plans: Mapping[str, PartyPlan]
 ) -> list[tuple[Charge, int]]:
+    # where the aggregator is trusted with the noise, its ledger is charged for readers of the model
+    observer: Observer = "aggregator" if mechanism.ledger_keeper == "party" else "model_reader"
     return [
         charge
         for name, plan in plans.items()
-        if mechanism.paid_against in plan.events
+        if observer in plan.events
         for charge in Account("dry-run", config.data.dataset, name).all_planned(
-            mechanism, plan, mechanism.paid_against
+            mechanism, plan, observer
         )
     ]
 
@@ -267,7 +270,7 @@ def _with_users(config: Config) -> Config:
 
 def _refusal(config: Config, mechanism: Mechanism, plans: dict[str, PartyPlan]) -> str | None:
     """Why training would stop before its first round, None if the ledger has room for all of it."""
-    if not mechanism.private:
+    if not mechanism.capabilities.private:
         return None
     planned = _charges(config, mechanism, plans)
     if not Path(config.privacy.ledger).exists():

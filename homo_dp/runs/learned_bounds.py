@@ -22,7 +22,7 @@ from homo_dp.data.encoding import Encoding
 from homo_dp.data.parties import encoding_of, load_federation
 from homo_dp.data.public_encoding import public_encoding
 from homo_dp.federation.mechanisms.base import Mechanism
-from homo_dp.federation.mechanisms.round_sums import noise_of_share
+from homo_dp.federation.protocol.round_sums import noise_of_share
 from homo_dp.federation.sessions.members import MOST_ROWS
 from homo_dp.privacy.accounting.accountants import epsilon
 from homo_dp.privacy.accounting.checks import most_rows
@@ -232,7 +232,7 @@ def with_planned_learning(
         config = _with_levels_later(config)
     if "bounds" in parts:
         mechanism, _ = planned(phase_of(with_all_columns(config), ["bounds"], parts["bounds"]))
-        noise += [asked.private_sum.noise_multiplier for asked in mechanism.sums.values()]
+        noise += [asked.private_sum.noise_multiplier for asked in mechanism.run.sums.values()]
     tree = _tree(config)
     tree["data"]["learnt"] = {"run": "planned", "noise_multipliers": noise, "delta": delta}
     return config_from(tree)

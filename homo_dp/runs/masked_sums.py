@@ -51,7 +51,7 @@ def party_sums(
         )
     roster = _roster(run_name(own), keys, found.share, plan)
     party = SecureSumParty(roster, sealer.name, sealer.own.signer.sign, SumFiles(folder / "sums"))
-    return PartySums(run_name(own), party, found, mechanism.sums, mechanism.rounds)
+    return PartySums(run_name(own), party, found, mechanism.run.sums, mechanism.run.count)
 
 
 def aggregator_sums(
@@ -63,7 +63,7 @@ def aggregator_sums(
         return None
     roster = _roster(run, sealer.allowed, found.share, plan)
     return AggregatorSums(
-        run, roster, found, SumFiles(folder / "sums"), mechanism.sums, mechanism.rounds
+        run, roster, found, SumFiles(folder / "sums"), mechanism.run.sums, mechanism.run.count
     )
 
 

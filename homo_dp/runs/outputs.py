@@ -22,7 +22,7 @@ from homo_dp.config.schema import Config
 from homo_dp.core.errors import printable
 from homo_dp.core.files import FOLDER_MODE, make_folder, write_whole
 from homo_dp.data.recorded_split import split_record
-from homo_dp.federation.mechanisms.round_sums import METRICS
+from homo_dp.federation.protocol.round_sums import METRICS
 from homo_dp.federation.sessions.best_round import LOWER_IS_BETTER, BestRound, best_round_of
 from homo_dp.federation.sessions.build import run_budget
 from homo_dp.models.baselines import majority, plain_fit

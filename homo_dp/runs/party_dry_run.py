@@ -71,7 +71,7 @@ def show_party_plan(own: Config, screen: Screen) -> None:
     rows = config.data.rows.get(name, len(federation.parties[name].train))
     facts = facts_for_party(config, plan, name, rows, parameters, model.task.outputs)
     mechanism = build_mechanism(config, facts, noise_source(own))
-    price = mechanism.planned(facts.parties[name])
+    price = mechanism.run.planned(facts.parties[name])
     values = given_away(own, config, name, mechanism, price)
     screen.table(
         "what would be given away", ["", name], [[key, value] for key, value in values.items()]

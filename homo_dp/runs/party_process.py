@@ -29,11 +29,10 @@ from homo_dp.data.table_notes import shown_notes
 from homo_dp.federation.mechanisms.base import Mechanism, PartyFacts, Weights
 from homo_dp.federation.mechanisms.cohort_mechanism import CohortMechanism
 from homo_dp.federation.mechanisms.local_fit import LocalFit
-from homo_dp.federation.mechanisms.train_hooks import BOUNDS_THE_RESULT
 from homo_dp.federation.sessions.build import (
     build_fit,
     build_mechanism,
-    mechanism_class,
+    capabilities,
     noise_source,
     number_limits,
     trained_model,
@@ -203,7 +202,7 @@ class PartyProcess:
         """Local training by the party's own client, where the mechanism bounds whatever comes of
         it.
         """
-        if mechanism.name not in BOUNDS_THE_RESULT or mechanism.masked_sum is not None:
+        if mechanism.capabilities.works_on == "rows" or mechanism.masked_sum is not None:
             raise ConfigError(
                 f"party.client={self.own.party.client}: privacy.mechanism={mechanism.name} works "
                 "on rows, which a client keeps to itself; use dp_fedavg without masks"
@@ -326,7 +325,7 @@ class PartyProcess:
         declared = own.data.rows.get(self.name)
         if declared is not None:
             return declared
-        found = mechanism_class(config.privacy.mechanism)
+        found = capabilities(config)
         hidden = found.private and found.unit == "record" and not own.privacy.not_private
         # of its own config where it sets one: a plan can only lower it
         delta = config.delta if own.privacy.delta is None else own.privacy.delta
@@ -391,14 +390,14 @@ class PartyProcess:
         """Local figures of the global model after a round; they never leave."""
         job = self.job
         party, plan, model = job.party, job.party.plan, job.model
-        if not party.mechanism.trains:
+        if not party.mechanism.capabilities.trains:
             return {"asked": plan.kind_of(number)}
         load_into(model.module, weights)
         test = job.federation.parties[self.name].test
         tables = (
             [test]
             if test is not None
-            and job.config.train.evaluates(party.mechanism.training_round(number))
+            and job.config.train.evaluates(party.mechanism.run.training_round(number))
             else []
         )
         found = round_metrics(model.module, model.task, tables)
@@ -459,7 +458,11 @@ class PartyProcess:
         return self._agreed
 
     def _is_private(self, party: Party) -> bool:
-        return party.mechanism.private and self.noise.private and not self.own.privacy.not_private
+        return (
+            party.mechanism.capabilities.private
+            and self.noise.private
+            and not self.own.privacy.not_private
+        )
 
     def _finish(self, session: PartySession, weights: Weights) -> None:
         job, rows = self.job, self.ledger.rows(self.run_id, self.name)
@@ -472,7 +475,7 @@ class PartyProcess:
             secure_mode=self.noise.secure,
             declared_rows=self.name in job.config.data.rows,
         )
-        if not job.party.mechanism.trains:
+        if not job.party.mechanism.capabilities.trains:
             files = write_statement(job.config, self.run_id, statement, self.ledger)
             crash_point("party.written")
             self.life.finish(ending_of_party(self.run_id, statement, files))
@@ -488,7 +491,7 @@ class PartyProcess:
             setup=party_setup(self.own, self.sealer, job.parties),
             own=self.own,
         )
-        ledger = self.ledger if job.party.mechanism.private else None
+        ledger = self.ledger if job.party.mechanism.capabilities.private else None
         written = write_outputs(outcome, ledger, self.gradient_norms, self.life.tracker.draw)
         crash_point("party.written")
         useless = no_better_than_majority(written.indicators)
@@ -527,7 +530,7 @@ def _check_delta(config: Config, name: str, rows: int) -> None:
     A plan can only lower delta. Where the count is declared, the true one is used for nothing.
     """
     privacy = config.privacy
-    found = mechanism_class(privacy.mechanism)
+    found = capabilities(config)
     counted = name not in config.data.rows and config.data.counts != "private"
     by_record = found.private and found.unit == "record" and not privacy.not_private
     if privacy.delta is not None and counted and by_record and not privacy.delta * rows < 1:

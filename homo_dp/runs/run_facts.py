@@ -113,7 +113,11 @@ def source_tags(config: Config, mechanism: str) -> dict[str, str]:
 
 def run_tags(config: Config, run: str, mechanism: Mechanism, *, private: bool) -> dict[str, str]:
     """The tags of one training, or of a process's part in it."""
-    what = {"run": run, "unit": mechanism.unit, "privacy": "private" if private else "NOT PRIVATE"}
+    what = {
+        "run": run,
+        "unit": mechanism.capabilities.unit,
+        "privacy": "private" if private else "NOT PRIVATE",
+    }
     said = {"mlflow.note.content": description(config, private=private)}
     return what | said | source_tags(config, mechanism.name)
 

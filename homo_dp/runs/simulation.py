@@ -22,8 +22,8 @@ from homo_dp.data.parties import Federation, Table, load_federation
 from homo_dp.data.table_notes import shown_notes
 from homo_dp.federation.mechanisms.base import FederationFacts, Mechanism, PartyPlan, Weights
 from homo_dp.federation.mechanisms.local_fit import LocalFit
-from homo_dp.federation.mechanisms.round_sums import UPDATE
 from homo_dp.federation.mechanisms.train_hooks import HookContext, active_hooks
+from homo_dp.federation.protocol.round_sums import UPDATE
 from homo_dp.federation.protocol.transport import Waiting
 from homo_dp.federation.sessions.aggregator import Aggregator, RoundReport
 from homo_dp.federation.sessions.aggregator_session import AggregatorSession, RunMemory
@@ -167,13 +167,15 @@ class Simulation:
         self.mechanism = self._mechanism()
         self._check_counts()
         self.private = (
-            self.mechanism.private and self.noise.private and not config.privacy.not_private
+            self.mechanism.capabilities.private
+            and self.noise.private
+            and not config.privacy.not_private
         )
         encoding = self.federation.encoding.to_json()
         self.earlier = earlier_model(
             config, self.model.architecture, encoding, private=self.private, same_split=True
         )
-        self.ledger = Ledger(config.privacy.ledger) if self.mechanism.private else None
+        self.ledger = Ledger(config.privacy.ledger) if self.mechanism.capabilities.private else None
         self.sums = simulated_sums(self.run_id, list(self.federation.parties), self.mechanism)
         self.parties = self._parties()
         self._agreed_to: PlanJson | None = None
@@ -440,7 +442,7 @@ class Simulation:
         refusal = self.ledger.would_exceed(planned, run_budget(self.config))
         if refusal:
             raise BudgetExceeded(refusal)
-        aggregator.check_budget(self.mechanism.rounds)
+        aggregator.check_budget(self.mechanism.run.count)
 
     def _sigmas(self) -> dict[str, float | None]:
         """The noise that each party has added itself."""
@@ -476,7 +478,7 @@ class Simulation:
     def _report(self, report: RoundReport, kept: Row) -> Row:
         load_into(self.model.module, report.weights)
         numbers = party_numbers(self.plans, self._sigmas(), report, self.private)
-        trained = self.mechanism.training_round(report.round)
+        trained = self.mechanism.run.training_round(report.round)
         tables = self.test_tables if self.config.train.evaluates(trained) else []
         row: RoundRow = {
             "round": report.round,

@@ -45,14 +45,14 @@ def results_of(
         if number not in mechanism.answers:
             continue  # the round did not count
         total, sigma, parties = mechanism.total_of(number)
-        asked = mechanism.sums[number]
+        asked = mechanism.run.sums[number]
         found[question.name] = {
             **question.read(total, sigma),
             "noise_multiplier": asked.private_sum.noise_multiplier,
             "epsilon": epsilon(asked.event, mechanism.config.delta).quoted,
             **_by_party(question, parties, asked.private_sum.sigma),
         }
-    for number, asked in mechanism.sums.items():
+    for number, asked in mechanism.run.sums.items():
         if asked.name == LEVEL_NAMES and number in mechanism.answers:
             found[LEVEL_NAMES] = {
                 **mechanism.level_names.read(mechanism.answers[number].values()),
@@ -61,7 +61,7 @@ def results_of(
             }
     if "bounds" in mechanism.config.statistics.ask:
         low_high = mechanism.working_bounds(weights)
-        spent = [asked for asked in mechanism.sums.values() if asked.name in WITH_SPREADS]
+        spent = [asked for asked in mechanism.run.sums.values() if asked.name in WITH_SPREADS]
         found["bounds"] = {
             "values": {
                 name: dict(zip(("low", "high"), pair, strict=True))

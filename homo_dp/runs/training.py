@@ -84,7 +84,7 @@ def prepared(
     tags["mlflow.runName"] = short_name(config, simulation.run_id, private=simulation.private)
     parties = list(simulation.plans)
     tracker.start(run_params(config), tags, parties, dataset=public_dataset(config, len(parties)))
-    with screen.progress(simulation.mechanism.rounds) as progress:
+    with screen.progress(simulation.mechanism.run.count) as progress:
         bars.append(progress)
         yield simulation
 

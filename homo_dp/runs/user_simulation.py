@@ -27,6 +27,7 @@ from homo_dp.federation.mechanisms.train_hooks import active_hooks
 from homo_dp.federation.sessions.aggregator import RoundReport
 from homo_dp.federation.sessions.build import (
     build_mechanism,
+    capabilities,
     federation_facts,
     mechanism_class,
     noise_source,
@@ -237,6 +238,8 @@ def shares_user_noise(config: Config) -> bool:
 
 
 def _sums_users(config: Config) -> bool:
+    if capabilities(config).unit == "record":
+        return False  # without a word to its class, which need not be loaded for this
     return issubclass(mechanism_class(config.privacy.mechanism), CohortMechanism)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 from torch import nn
 
 import homo_dp
+from homo_dp.config.mechanisms import DP_SGD
 from homo_dp.core.errors import ModelFileError
 from homo_dp.federation.mechanisms.dp_sgd import DpSgd
 from tests.api.parts import COMMON, QUICK, table
@@ -27,7 +29,7 @@ def test_classes_of_ones_own_need_no_package(tmp_path: Path) -> None:
             return out
 
     class Louder(DpSgd):
-        name = "louder"
+        capabilities = replace(DP_SGD, name="louder")
 
     made = homo_dp.fit(
         {"a": table(100, 1)}, ledger=None, model=Net, mechanism=Louder, settings=QUICK, **COMMON

@@ -6,8 +6,11 @@ import ast
 import json
 import re
 import shlex
+import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -22,6 +25,8 @@ from dp_accounting import (
 from safetensors import safe_open
 
 import homo_dp.train as train
+from homo_dp.config.capabilities import Capabilities
+from homo_dp.config.mechanisms import REGISTRY
 from homo_dp.core.errors import ConfigError, MessageError
 from homo_dp.federation.mechanisms.base import (
     Combined,
@@ -35,7 +40,6 @@ from homo_dp.federation.mechanisms.base import (
 from homo_dp.federation.mechanisms.local_fit import LocalFit
 from homo_dp.federation.protocol.messages import NUMBER, Message
 from homo_dp.federation.sessions.build import (
-    MECHANISMS,
     build_aggregator,
     build_mechanism,
     federation_facts,
@@ -61,7 +65,7 @@ class Good(Mechanism):
     row moves them by 4.
     """
 
-    name = "good"
+    capabilities = Capabilities(name="good")
     sigma = 2.0
 
     def plan(self, party: PartyFacts) -> PartyPlan:
@@ -86,7 +90,7 @@ class Good(Mechanism):
 
 
 class NoEvent(Good):
-    name = "no_event"
+    capabilities = replace(Good.capabilities, name="no_event")
 
     def after_fit(self, fit: LocalFit) -> Release:
         return Release(fit.weights(), None, 2.0, "replace_one")
@@ -133,7 +137,11 @@ class Forgetful(Good):
 
 
 class Unfinished(Mechanism):
-    name = "unfinished"
+    capabilities = Capabilities(name="unfinished")
+
+
+class SaysNothing(Good):
+    capabilities = None  # type: ignore[assignment]
 
 
 class NoNoise(Good):
@@ -172,7 +180,7 @@ class TalksAsDeclared(TalksTooMuch):
 
 
 class SaysNotPrivate(Good):
-    private = False
+    capabilities = replace(Good.capabilities, private=False)
 
 
 class LeftToTheAggregator(Good):
@@ -264,7 +272,9 @@ def test_the_pages_mechanism_adds_the_noise_it_names(monkeypatch: pytest.MonkeyP
     space: dict[str, Any] = {"__name__": "page"}
     exec(compile(block("python"), "docs/extend.md", "exec"), space)
     kind: type[Mechanism] = space["LaplaceUpload"]
-    monkeypatch.setitem(MECHANISMS, "page:LaplaceUpload", kind)
+    page = ModuleType("page")
+    page.__dict__.update(space)
+    monkeypatch.setitem(sys.modules, "page", page)
     settings: dict[str, Any] = {
         "privacy.target_epsilon": 1.0,
         "privacy.options": {"clip_norm": 3.0},
@@ -407,7 +417,7 @@ def test_one_that_calls_itself_not_private_needs_the_configs_word() -> None:
 def test_users_are_not_promised_what_hides_a_record() -> None:
     with pytest.raises(ConfigError, match=r"privacy\.unit=user: .*:Good hides a record"):
         own(Good, privacy__unit="user")
-    assert own(Good, privacy__unit="user", privacy__not_private=True).unit == "record"
+    assert own(Good, privacy__unit="user", privacy__not_private=True).capabilities.unit == "record"
 
 
 @pytest.mark.parametrize(
@@ -420,6 +430,7 @@ def test_users_are_not_promised_what_hides_a_record() -> None:
             "is not a subclass of homo_dp.federation.mechanisms.base.Mechanism",
         ),
         (f"{HERE}:Unfinished", "does not define after_fit, plan"),
+        (f"{HERE}:SaysNothing", "has no record of capabilities"),
     ],
 )
 def test_what_is_no_mechanism_is_refused(name: str, words: str) -> None:
@@ -471,28 +482,21 @@ def test_a_budget_stops_a_foreign_mechanism_too(shell: Shell) -> None:
 
 # --- nothing private to our own mechanisms
 
-# Where mechanisms are named on purpose: their own files, the schema of their settings, the table of
-# built-in ones, the attacks on each of them, the Python API, which sets the keys of the one that it
-# takes for a default, PrimiHub's words, and the job that asks statistics, which is one mechanism
-# with files of its own.
+# Where mechanisms are named on purpose: their own files, their records and sections of keys, words of
+# other systems, the attacks that build one, the keys that clients of Flower stand for, and the job
+# that asks statistics, which is one mechanism with files of its own.
 NAMED = (
-    *(
-        "federation/mechanisms/",
-        "config/",
-        "federation/sessions/build.py",
-        "evidence/",
-        "audit.py",
-        "api/",
-    ),
-    *("primihub.py", "stats.py", "statistics/", "runs/statistics", "runs/learned_bounds.py"),
+    *("federation/mechanisms/", "config/", "compat/", "primihub.py", "api/clients.py"),
+    *("evidence/statistics_attack.py", "evidence/update_attacks.py"),
+    *("api/statistics.py", "stats.py", "statistics/", "runs/statistics", "runs/learned_bounds.py"),
     "federation/sessions/plan_schema.py",  # a section of plans is called statistics
     "__init__.py",  # of the package: homo_dp.Statistics is what homo_dp.stats returns
 )
 
 
 def test_no_other_code_knows_a_mechanism_by_name() -> None:
-    classes = {kind.__name__ for kind in MECHANISMS.values()}
-    names = set(MECHANISMS) - {"none"} | classes
+    classes = {where.partition(":")[2] for _, where in REGISTRY.values()}
+    names = set(REGISTRY) - {"none"} | classes
     package, found = ROOT / "homo_dp", []
     for path in sorted(package.rglob("*.py")):
         place = path.relative_to(package).as_posix()

@@ -19,7 +19,7 @@ from homo_dp.config.load import load_config
 from homo_dp.data.rows import Table
 from homo_dp.federation.mechanisms.base import Mechanism, Release, Update, Weights
 from homo_dp.federation.mechanisms.nbafl import Nbafl
-from homo_dp.federation.mechanisms.round_sums import SUM
+from homo_dp.federation.protocol.round_sums import SUM
 from homo_dp.federation.sessions.build import (
     build_fit,
     build_mechanism,

@@ -73,7 +73,7 @@ def rounds_of(config: Config) -> int:
     if not config.privacy.asks_raw_values and config.metrics.release != "noised":
         return config.train.rounds
     facts = facts_for_aggregator(config, plan_of(config, 40), 1)
-    return build_mechanism(config, facts, noise_source(config)).rounds
+    return build_mechanism(config, facts, noise_source(config)).run.count
 
 
 class Hostile:

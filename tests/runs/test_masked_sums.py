@@ -17,7 +17,8 @@ from homo_dp.transport.sealing import Sealer
 NAMES = ("a", "b", "c")
 KEYS = {name: new_key_pair(name) for name in NAMES}
 MECHANISM: Any = SimpleNamespace(
-    masked_sum=PrivateSum(3, 1.0, 1.0, 100, share=NoiseShare(3, 0, 1)), sums={}, rounds=2
+    masked_sum=PrivateSum(3, 1.0, 1.0, 100, share=NoiseShare(3, 0, 1)),
+    run=SimpleNamespace(sums={}, count=2),
 )
 
 

@@ -20,7 +20,7 @@ def given(folder: Path, **keys: Any) -> dict[str, Any]:
     )
     facts = PartyFacts("a", 1000, 5, 2, 0.1)
     mechanism = build_mechanism(own, FederationFacts({"a": facts}, 5, 3), SeededNoise(1))
-    return given_away(own, own, "a", mechanism, mechanism.planned(facts))
+    return given_away(own, own, "a", mechanism, mechanism.run.planned(facts))
 
 
 def test_the_smaller_of_cap_and_target_is_enforced() -> None:

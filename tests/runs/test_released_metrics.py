@@ -109,7 +109,7 @@ def test_the_best_round_is_found_by_released_or_public_figures_alone() -> None:
 def test_nothing_is_asked_unless_somebody_says_so(tmp_path: Path) -> None:
     config = _config(tmp_path, metrics__release="local", train__auto=False)
     simulation = Simulation(config, lambda row, numbers: None)
-    assert not simulation.mechanism.sums
+    assert not simulation.mechanism.run.sums
     assert "metrics" not in make_plan(simulation.config, {"a": 100}, {})
 
 

@@ -88,8 +88,8 @@ def test_fewer_questions_get_less_noise(tmp_path: Path) -> None:
     few = StatisticsSimulation(_config(tmp_path, statistics__ask="rows"))
     many = StatisticsSimulation(_config(tmp_path))
     assert (
-        few.mechanism.sums[1].private_sum.noise_multiplier
-        < many.mechanism.sums[1].private_sum.noise_multiplier
+        few.mechanism.run.sums[1].private_sum.noise_multiplier
+        < many.mechanism.run.sums[1].private_sum.noise_multiplier
     )
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from homo_dp.federation.mechanisms.round_sums import noise_of_share
+from homo_dp.federation.protocol.round_sums import noise_of_share
 from homo_dp.models.metrics import binary_metrics
 from homo_dp.models.task import task_for
 from homo_dp.statistics.released_metrics import ReleasedMetrics

@@ -10,33 +10,19 @@ every mechanism, ours or the user's own.
 
 from __future__ import annotations
 
-import functools
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
+from homo_dp.config.capabilities import Capabilities as Capabilities
 from homo_dp.config.schema import Config
-from homo_dp.data.declared import label_of
-from homo_dp.federation.mechanisms.party_plan import FederationFacts as FederationFacts
-from homo_dp.federation.mechanisms.party_plan import Levels as Levels
-from homo_dp.federation.mechanisms.party_plan import Observer as Observer
-from homo_dp.federation.mechanisms.party_plan import PartyFacts as PartyFacts
-from homo_dp.federation.mechanisms.party_plan import PartyPlan as PartyPlan
-from homo_dp.federation.mechanisms.round_sums import (
-    METRICS,
-    SUM,
-    RoundSum,
-    RoundSums,
-    events_of,
-    interleaved,
-    noise_of_share,
-    releases_of,
-)
+from homo_dp.federation.mechanisms.outcomes import Combined as Combined
+from homo_dp.federation.mechanisms.outcomes import Release as Release
+from homo_dp.federation.mechanisms.outcomes import Update as Update
+from homo_dp.federation.mechanisms.run_rounds import RunRounds
 from homo_dp.federation.protocol.messages import (
     KINDS,
     Field,
@@ -45,63 +31,23 @@ from homo_dp.federation.protocol.messages import (
     extended,
     signature,
 )
-from homo_dp.privacy.accounting.dp_event import DpEvent
-from homo_dp.privacy.accounting.events import compose
-from homo_dp.privacy.accounting.filters import order_for
+from homo_dp.federation.protocol.party_plan import FederationFacts as FederationFacts
+from homo_dp.federation.protocol.party_plan import Levels as Levels
+from homo_dp.federation.protocol.party_plan import Observer as Observer
+from homo_dp.federation.protocol.party_plan import PartyFacts as PartyFacts
+from homo_dp.federation.protocol.party_plan import PartyPlan as PartyPlan
+from homo_dp.federation.protocol.round_sums import (
+    SUM,
+    RoundSum,
+    RoundSums,
+)
+from homo_dp.federation.protocol.tensors import Weights as Weights
 from homo_dp.privacy.errors import PrivacyError
 from homo_dp.privacy.noise.source import NoiseSource
 from homo_dp.privacy.private_sum import NoiseShare, PrivateSum
-from homo_dp.statistics.released_metrics import ReleasedMetrics
 
 if TYPE_CHECKING:
     from homo_dp.federation.mechanisms.local_fit import LocalFit, Training
-
-Weights = dict[str, Tensor]
-
-
-@dataclass(frozen=True)
-class Release:
-    """Tensors that may leave, with the event that covers them and the noise that was applied.
-
-    ``event`` is None only where the noise is added later by a trusted aggregator, or in a run
-    marked NOT PRIVATE.
-    """
-
-    tensors: Weights
-    event: DpEvent | None
-    sigma: float
-    relation: str
-    info: Mapping[str, float] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Update:
-    """One party's checked reply as the aggregator sees it."""
-
-    party: str
-    tensors: Weights
-    weight: float
-    info: Mapping[str, float] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Combined:
-    """The outcome of a round at the aggregator; ``event`` and ``sigma`` where the aggregator's
-    ledger pays for it.
-
-    A ``discarded`` round is paid for and moves nothing. Weights that are ``whole`` are no step from
-    those before: they are the model, of which no mean over rounds is taken.
-    """
-
-    weights: Weights
-    event: DpEvent | None = None
-    sigma: float = 0.0
-    metrics: Mapping[str, float] = field(default_factory=dict)
-    discarded: bool = False
-    whole: bool = False
-    curves: Mapping[str, Any] = field(default_factory=dict)  # of released metrics
-    # released metrics of each party alone
-    by_party: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
 
 class Mechanism(ABC):
@@ -113,41 +59,22 @@ class Mechanism(ABC):
         - ``plan`` never costs less than what the rounds will charge.
     """
 
-    name: ClassVar[str]
-    unit: ClassVar[Literal["record", "user"]] = "record"
-    private: ClassVar[bool] = True
-    trains: ClassVar[bool] = True  # False: its rounds ask sums of the tables and train no model
-    # whether its noise is solved together with released metrics
-    asks_metrics: ClassVar[bool] = False
+    capabilities: ClassVar[Capabilities]
     # numbers it may add to messages, by kind
     message_fields: ClassVar[Mapping[str, Mapping[str, Field]]] = {}
-    # of every plan that it makes; None where the settings decide
-    relation: ClassVar[str | None] = None
-    # whether what a party spends depends on how many rows it has
-    price_needs_rows: ClassVar[bool] = True
     # users of one table: their party draws the cohort and answers with the sum
     one_party_holds_all: bool = False
-    # on_receive is called (and adds noise) also if nobody replied
-    combines_empty_rounds: ClassVar[bool] = False
 
     def __init__(self, config: Config, facts: FederationFacts, noise: NoiseSource) -> None:
         self.config = config
         self.facts = facts
         self.noise = noise
+        self.run = RunRounds(self)
 
-    @classmethod
-    def leaves_noise_to_aggregator(cls, config: Config) -> bool:
-        """Whether parties would send something without noise, so that each must trust the
-        aggregator.
-        """
-        return False
-
-    @classmethod
-    def needs_rows(cls, config: Config) -> str | None:
-        """The setting that cannot work while a party keeps its row count to itself; None if
-        there is none.
-        """
-        return None
+    @property
+    def name(self) -> str:
+        """The word for it in statements, ledgers and messages."""
+        return self.capabilities.name
 
     @classmethod
     def common_facts(cls, facts: FederationFacts) -> FederationFacts:
@@ -176,7 +103,7 @@ class Mechanism(ABC):
 
         Which rounds they are is the same for all parties. Where one is declared, ``row_parts``
         gives what rows add to it and ``on_sum`` takes the total; noise of the training has to be
-        solved with ``beside`` (see ``dp_sgd``).
+        solved together with them (``run.noise_multiplier``).
         """
         return {}
 
@@ -184,96 +111,6 @@ class Mechanism(ABC):
     def noise_share(self) -> NoiseShare | None:
         """How parties share the noise of sums under masks; None where each adds all of its own."""
         return None
-
-    def all_sums(self, party: PartyFacts) -> RoundSums:
-        """All rounds that ask another sum: the mechanism's own, and those of released metrics."""
-        own, metrics = self.other_sums(party), self.config.metrics
-        if metrics.release != "noised" or not self.facts.rounds:
-            return own
-        if self._with_metrics is None:
-            asked = self._metrics_sum()
-            self._with_metrics = interleaved(own, self.facts.rounds, asked, metrics.every)
-        return self._with_metrics
-
-    _with_metrics: RoundSums | None = None
-
-    def _metrics_sum(self) -> RoundSum:
-        """One release of metrics, with its part of the share of all of them."""
-        privacy, metrics = self.config.privacy, self.config.metrics
-        if not self.asks_metrics or privacy.target_epsilon is None:
-            raise PrivacyError(
-                "metrics.release=noised: needs dp_sgd or dp_fedsgd with privacy.target_epsilon, "
-                f"not {self.name}"
-            )
-        share = metrics.share / releases_of(self.facts.rounds, metrics.every)
-        noise = noise_of_share(share, privacy.target_epsilon, self.config.delta)
-        rows = sum(facts.rows for facts in self.facts.parties.values())
-        found = PrivateSum(self.metrics.dimension, 1.0, noise, rows, share=self.noise_share)
-        return RoundSum("metrics", found, "counts of test rows by score or error, with noise")
-
-    @functools.cached_property
-    def metrics(self) -> ReleasedMetrics:
-        """What is asked of test rows where metrics are released with noise."""
-        classes = label_of(self.config).classes or ()
-        kind = "regression" if not classes else "binary" if len(classes) == 2 else "multiclass"
-        return ReleasedMetrics(
-            kind, len(classes), self.config.predict.threshold, self.config.metrics.bins
-        )
-
-    @property
-    def sums(self) -> RoundSums:
-        """The rounds that ask another sum, as an aggregator needs them: any party's, which
-        differ only in rows.
-        """
-        return self.all_sums(next(iter(self.facts.parties.values())))
-
-    @property
-    def rounds(self) -> int:
-        """All rounds of the run: those that train and those that ask another sum."""
-        return self.facts.rounds + len(self.sums)
-
-    def training_round(self, round_number: int) -> int:
-        """The number of a round among those that train; for another sum, of the last one before
-        it.
-        """
-        return round_number - sum(number <= round_number for number in self.sums)
-
-    def beside(self, party: PartyFacts) -> DpEvent | None:
-        """All that the run releases beside training, which its noise is solved together with;
-        None if nothing.
-        """
-        found = [
-            event
-            for event in (self.facts.before, events_of(self.all_sums(party)))
-            if event is not None
-        ]
-        return compose(*found) if found else None
-
-    @property
-    def filter_order(self) -> float | None:
-        """The order of the Renyi filter by which the run and what was released before it add up;
-        None where nothing was.
-
-        The run is chosen after those answers, and exact composition holds only for what is fixed
-        beforehand. The order follows from the target, which was.
-        """
-        if self.facts.before is None:
-            return None
-        return order_for(self.config.privacy.target_epsilon or 1.0)
-
-    @property
-    def party_weights(self) -> dict[str, float]:
-        """What the update of each party counts: the same, or by public row counts."""
-        by_rows = self.config.train.weighting == "rows"
-        return {
-            name: float(facts.rows) if by_rows else 1.0
-            for name, facts in self.facts.parties.items()
-        }
-
-    @property
-    def noise_label(self) -> str:
-        """What a row of the ledger says about the noise."""
-        return self.noise.label
 
     @property
     def noises_in_a_number(self) -> int:
@@ -289,11 +126,6 @@ class Mechanism(ABC):
         return "party"
 
     @property
-    def paid_against(self) -> Observer:
-        """Against whom the charges of its ledger hold."""
-        return "aggregator" if self.ledger_keeper == "party" else "model_reader"
-
-    @property
     def proximal_mu(self) -> float:
         """How strongly its fits are pulled to the global weights."""
         return self.config.train.proximal_mu
@@ -306,31 +138,6 @@ class Mechanism(ABC):
     @abstractmethod
     def plan(self, party: PartyFacts) -> PartyPlan:
         """What this party's part in the training will release and cost; touches no data."""
-
-    def planned(self, party: PartyFacts) -> PartyPlan:
-        """The plan of the whole run: training, the rounds that ask another sum, and what was
-        released before.
-        """
-        plan, sums = self.plan(party), self.all_sums(party)
-        if not sums and self.facts.before is None:
-            return plan
-        if plan.schedule is not None or self.ledger_keeper != "party":
-            raise PrivacyError(
-                f"mechanism={self.name}: rounds that ask other sums need noise at parties that "
-                "take part in every round"
-            )
-        if any((asked.sum.share is None) != (self.masked_sum is None) for asked in sums.values()):
-            raise PrivacyError(
-                f"mechanism={self.name}: all sums of a run are under masks, or none is"
-            )
-        learnt = () if self.facts.before is None else (_before_text(self.config),)
-        releases = (
-            *learnt,
-            *plan.releases,
-            *dict.fromkeys(asked.release for asked in sums.values()),
-        )
-        order = math.nan if self.filter_order is None else self.filter_order
-        return replace(plan, sums=sums, before=self.facts.before, order=order, releases=releases)
 
     def figures(
         self, plan: PartyPlan, epsilons: Mapping[Observer, float | None]
@@ -382,12 +189,8 @@ class Mechanism(ABC):
 
     def answer(self, fit: LocalFit, asked: RoundSum) -> Release:
         """A party's bounded and noised part of another sum."""
-        private_sum = asked.private_sum
-        parts = (
-            fit.metric_parts(self.metrics) if asked.name == METRICS else self.row_parts(fit, asked)
-        )
-        released = private_sum.of_chunks(parts, self.noise)
-        return Release({SUM: released}, asked.event, private_sum.party_sigma, private_sum.relation)
+        released = asked.private_sum.of_chunks(self.row_parts(fit, asked), self.noise)
+        return Release.of_sum(asked, released)
 
     def noise_alone(self) -> Release:
         """Called at the party in rounds that its schedule leaves out, where others need its
@@ -397,19 +200,12 @@ class Mechanism(ABC):
             f"mechanism={self.name}: shares no noise; take part in the rounds of the schedule"
         )
 
-    def update_signature(self, weights: Weights) -> Signature:
-        """Names, shapes and dtypes of the tensors of an update: those of the model, unless it
-        says otherwise.
-        """
-        return signature(weights)
-
     def signature_of(self, weights: Weights, asked: RoundSum | None) -> Signature:
-        """Names, shapes and dtypes of the answer of a round that is not masked."""
-        return (
-            self.update_signature(weights)
-            if asked is None
-            else {SUM: ((asked.dimension,), torch.float64)}
-        )
+        """Names, shapes and dtypes of the answer of a round that is not masked.
+
+        An update, where no other sum is asked, has those of the model unless it says otherwise.
+        """
+        return signature(weights) if asked is None else {SUM: ((asked.dimension,), torch.float64)}
 
     def local_norms(self) -> tuple[Tensor, float] | None:
         """Gradient norms of the last batch and the norm they are clipped to. LOCAL: never send
@@ -426,12 +222,6 @@ class Mechanism(ABC):
         updates are weights.
         """
         return None
-
-    def participants(self, parties: Sequence[str], round_number: int) -> tuple[str, ...]:
-        """Whom the aggregator asks in a round: the cohort, unless one party holds all users and
-        draws it itself.
-        """
-        return tuple(parties) if self.one_party_holds_all else self.cohort(parties, round_number)
 
     def on_receive(
         self, updates: Sequence[Update], current: Weights, round_number: int
@@ -459,44 +249,15 @@ class Mechanism(ABC):
         """
         return Combined(current)
 
-    def take_sum(
-        self, asked: RoundSum, parts: Mapping[str, Tensor], current: Weights, round_number: int
-    ) -> Combined:
-        """What follows from another sum: figures of released metrics, or what ``on_sum`` makes
-        of it.
-        """
-        if asked.name != METRICS:
-            return self.on_sum(asked, parts, current, round_number)
-        total = torch.stack(list(parts.values())).sum(0).double()
-        sigma = asked.private_sum.total_sigma * (1.0 if self.noise_share else math.sqrt(len(parts)))
-        by_party = {}
-        # each part has the full noise of its party
-        if self.config.metrics.per_party and not self.noise_share:
-            by_party = {
-                name: self._figures_of(part.double(), asked.private_sum.sigma)
-                for name, part in parts.items()
-            }
-        named = self._figures_of(total, sigma)
-        return Combined(
-            current, metrics=named, curves=self.metrics.curves(total, sigma), by_party=by_party
-        )
-
-    def _figures_of(self, total: Tensor, sigma: float) -> dict[str, float]:
-        """Figures of a noisy total and the half widths of their bars, by the names of rows."""
-        values, errors = self.metrics.read(total, sigma)
-        named = {f"released_{name}": value for name, value in values.items()}
-        return named | {f"released_{name}_error": value for name, value in errors.items()}
-
     def before_broadcast(self, weights: Weights, round_number: int) -> Weights:
         """Called at the aggregator on the weights of the next round, before anyone sees them."""
         return weights
 
     def starts_from_mean(self, round_number: int) -> bool:
-        """Whether a round goes on from the mean of the models before it, where there is one; so
-        do metrics.
+        """Whether a round of training, by its number among those, goes on from the mean of the
+        models before it, where there is one.
         """
-        asked = self.sums.get(round_number)
-        return asked is not None and asked.name == METRICS
+        return False
 
     def broadcast_tensors(self, round_number: int, weights: Weights) -> Weights:
         """Public tensors that parties need with these weights of a round, beside those of the
@@ -522,15 +283,10 @@ class Mechanism(ABC):
         """Go on from what ``state`` gave."""
 
 
-def _before_text(config: Config) -> str:
-    """What was released before the first round, in words; with the delta that a threshold adds."""
-    text = "statistics of all rows with noise, before the first round"
-    added = 0.0 if config.data.learnt is None else config.data.learnt.delta
-    return (
-        f"{text}; levels above a noisy threshold, which adds {added:.1e} to delta"
-        if added
-        else text
-    )
+def party_weights(config: Config, facts: FederationFacts) -> dict[str, float]:
+    """What the update of each party counts: the same, or by public row counts."""
+    by_rows = config.train.weighting == "rows"
+    return {name: float(party.rows) if by_rows else 1.0 for name, party in facts.parties.items()}
 
 
 def weighted_mean(updates: Sequence[Update]) -> Weights:

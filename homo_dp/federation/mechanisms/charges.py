@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from homo_dp.federation.mechanisms.base import Mechanism
-from homo_dp.federation.mechanisms.party_plan import Observer, PartyPlan
-from homo_dp.federation.mechanisms.round_sums import UPDATE
+from homo_dp.federation.mechanisms.shared_noise import noise_label
+from homo_dp.federation.protocol.party_plan import Observer, PartyPlan
+from homo_dp.federation.protocol.round_sums import UPDATE
 from homo_dp.privacy.accounting.accountants import epsilon
 from homo_dp.privacy.accounting.dp_event import DpEvent
 from homo_dp.privacy.errors import PrivacyError
@@ -38,7 +39,7 @@ class Account:
         return Charge(
             run=self.run,
             dataset=self.dataset,
-            unit=mechanism.unit,
+            unit=mechanism.capabilities.unit,
             relation=plan.relation,
             party=self.party,
             round=number,
@@ -47,7 +48,7 @@ class Account:
             delta=plan.delta,
             sigma=sigma,
             observer=observer,
-            noise=mechanism.noise_label,
+            noise=noise_label(mechanism.noise.label, mechanism.noise_share),
         )
 
     def planned(

@@ -24,6 +24,7 @@ from homo_dp.federation.mechanisms.base import (
 )
 from homo_dp.federation.mechanisms.flat_weights import Layout
 from homo_dp.federation.protocol.messages import COUNT, NUMBER, Kinds, Signature, extended
+from homo_dp.federation.protocol.round_sums import RoundSum
 
 Hook = TypeVar("Hook", bound=Callable[..., Any])
 
@@ -73,8 +74,6 @@ class CohortMechanism(Mechanism):
         - ``combine`` divides by a number that was fixed before anyone replied.
     """
 
-    unit = "user"
-    combines_empty_rounds = True
     clip_norm: float  # of the round that is open
 
     @abstractmethod
@@ -149,9 +148,9 @@ class CohortMechanism(Mechanism):
         table = super().kinds
         return extended(table, {"update": _SUM_FIELDS}) if self.one_party_holds_all else table
 
-    def update_signature(self, weights: Weights) -> Signature:
-        if not self.one_party_holds_all:
-            return super().update_signature(weights)
+    def signature_of(self, weights: Weights, asked: RoundSum | None) -> Signature:
+        if not self.one_party_holds_all or asked is not None:
+            return super().signature_of(weights, asked)
         return {_SUM: ((self.layout(weights).size,), torch.float64)}
 
     def on_receive(

@@ -22,9 +22,9 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
+from homo_dp.config.mechanisms import DP_FEDAVG
 from homo_dp.config.privacy import UserKeys, keys_of
 from homo_dp.config.schema import Config
-from homo_dp.core.errors import ConfigError
 from homo_dp.federation.mechanisms.base import (
     Combined,
     FederationFacts,
@@ -43,16 +43,16 @@ from homo_dp.federation.mechanisms.cohort_mechanism import (
 from homo_dp.federation.mechanisms.flat_weights import Layout, check_module
 from homo_dp.federation.mechanisms.local_fit import LocalFit
 from homo_dp.federation.mechanisms.masked_cohorts import MaskedCohorts
-from homo_dp.federation.mechanisms.round_sums import SUM
-from homo_dp.federation.mechanisms.shared_noise import noise_label, shared_figures, shared_note
+from homo_dp.federation.mechanisms.shared_noise import shared_figures, shared_note
 from homo_dp.federation.mechanisms.user_noise import UserNoise, user_noise
 from homo_dp.federation.protocol.messages import NUMBER, Field
+from homo_dp.federation.protocol.round_sums import SUM
 from homo_dp.privacy.errors import PrivacyError
 from homo_dp.privacy.gradients.adaptive_clipping import HALF, QuantileTracker, centred_bits
 from homo_dp.privacy.gradients.clipping import check_clip_norm, clip_factors, row_norms
 from homo_dp.privacy.noise.grid import noised, noised_share
 from homo_dp.privacy.noise.source import NoiseSource
-from homo_dp.privacy.private_sum import PrivateSum
+from homo_dp.privacy.private_sum import NoiseShare, PrivateSum
 
 log = logging.getLogger(__name__)
 
@@ -73,17 +73,11 @@ class DpFedAvg(CohortMechanism):
         - who was in a cohort stays with the aggregator: no output of a run says it.
     """
 
-    name = "dp_fedavg"
+    capabilities = DP_FEDAVG
     message_fields: ClassVar[Mapping[str, Mapping[str, Field]]] = {"update": {"clip_bit": NUMBER}}
 
     def __init__(self, config: Config, facts: FederationFacts, noise: NoiseSource) -> None:
         super().__init__(config, facts, noise)
-        if config.train.weighting != "uniform":
-            raise ConfigError(
-                f"train.weighting={config.train.weighting}: users count the same under dp_fedavg, "
-                "or one could move the mean further than its noise allows; write "
-                "train.weighting: uniform"
-            )
         self.privacy = privacy = keys_of(config.privacy, UserKeys)
         # one process stands for all users, who are then the holders of the noise
         self.alone = len(facts.parties) == 1
@@ -117,10 +111,6 @@ class DpFedAvg(CohortMechanism):
         self._fit_clip_norm = self.clip_norm
         self._within = True
 
-    @classmethod
-    def leaves_noise_to_aggregator(cls, config: Config) -> bool:
-        return keys_of(config.privacy, UserKeys).noise_at == "server"
-
     @property
     def noise_at_parties(self) -> bool:
         """Whether each party adds its share of the noise."""
@@ -136,8 +126,8 @@ class DpFedAvg(CohortMechanism):
         return None if self.cohorts is None or self.alone else self.cohorts.private_sum
 
     @property
-    def noise_label(self) -> str:
-        return noise_label(self.noise.label, self.numbers.masked)
+    def noise_share(self) -> NoiseShare | None:
+        return self.numbers.masked
 
     @property
     def noises_in_a_number(self) -> int:

@@ -6,14 +6,12 @@ gradients -> adds its noise -> the aggregator adds up, divides by the expected s
 sample and takes a step. Because what is noised is itself added up, parties whose updates are masked
 share the noise of one pooled table.
 
-``train.solver`` is for linear models. ``gradient`` bounds the gradient of a record by its row, in
-axes that are public (``centred_rows.py``). ``second_moment`` asks one noisy second moment of the
-rows first, and takes gradients in the coordinates that follow from it (``second_moment_round.py``).
+What comes before the gradients, which coordinates they are in, and the step that follows from them
+are its solver's (``homo_dp/solvers``).
 """
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -22,6 +20,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from homo_dp.config.mechanisms import DP_FEDSGD
 from homo_dp.config.privacy import RecordKeys, SharedNoiseKeys, keys_of
 from homo_dp.config.schema import Config
 from homo_dp.federation.mechanisms.base import (
@@ -34,32 +33,16 @@ from homo_dp.federation.mechanisms.base import (
     Update,
     Weights,
 )
-from homo_dp.federation.mechanisms.centred_rows import CENTRES, CentredRows
-from homo_dp.federation.mechanisms.column_scales import COLUMNS
-from homo_dp.federation.mechanisms.local_fit import LocalFit, Training, loader_of, made_private
-from homo_dp.federation.mechanisms.round_sums import (
-    SUM,
-    RoundSum,
-    RoundSums,
-    calibrated_noise,
-    text_of,
-)
-from homo_dp.federation.mechanisms.second_moment_round import (
-    FIRST,
-    MOMENT,
-    TRANSFORM,
-    MomentRound,
-    as_table,
-    as_weights,
-)
-from homo_dp.federation.mechanisms.shared_noise import noise_label, shared_figures, shared_note
+from homo_dp.federation.mechanisms.local_fit import LocalFit, Training, made_private
+from homo_dp.federation.mechanisms.shared_noise import shared_figures, shared_note
 from homo_dp.federation.protocol.messages import Signature
+from homo_dp.federation.protocol.round_sums import SUM, RoundSum, RoundSums
 from homo_dp.privacy.accounting.accountants import check_delta
-from homo_dp.privacy.engine.release import named_parts
-from homo_dp.privacy.linear_rows import LinearTraining
 from homo_dp.privacy.noise.source import NoiseSource
 from homo_dp.privacy.private_sum import NoiseShare, PrivateSum
 from homo_dp.privacy.sampling.samplers import PoissonSampler
+from homo_dp.solvers.registry import solver_class
+from homo_dp.solvers.solver import Gradients
 
 if TYPE_CHECKING:
     from homo_dp.privacy.engine.engine import PrivacyEngine
@@ -76,13 +59,11 @@ class DpFedSgd(Mechanism):
         - the divisor is the expected size of the whole sample, by declared or public row counts.
     """
 
-    name = "dp_fedsgd"
-    relation = PoissonSampler.relation
-    asks_metrics = True
+    capabilities = DP_FEDSGD
 
     _engine: PrivacyEngine | None = None
     _training: Training | None = None
-    _linear: LinearTraining | None = None
+    _gradients: Gradients | None = None
 
     def __init__(self, config: Config, facts: FederationFacts, noise: NoiseSource) -> None:
         super().__init__(config, facts, noise)
@@ -93,13 +74,8 @@ class DpFedSgd(Mechanism):
                 len(facts.parties), shared.tolerated_dropouts, shared.tolerated_colluders
             )
         self._clip_norm = keys_of(config.privacy, RecordKeys).max_grad_norm
-        self._moment = None
-        if config.train.solver == "second_moment":
-            self._moment = MomentRound(config, facts, self._share)
-
-    @classmethod
-    def needs_rows(cls, config: Config) -> str | None:
-        return "privacy.mechanism=dp_fedsgd"
+        solver = solver_class(config.train.solver)
+        self.solver = solver(config, facts, self._share, lambda: self._noise_of_mean)
 
     @classmethod
     def common_facts(cls, facts: FederationFacts) -> FederationFacts:
@@ -131,15 +107,11 @@ class DpFedSgd(Mechanism):
         return self._sum(next(iter(self.facts.parties.values()))).longest
 
     @property
-    def noise_label(self) -> str:
-        return noise_label(self.noise.label, self._share)
-
-    @property
     def noise_share(self) -> NoiseShare | None:
         return self._share
 
     def other_sums(self, party: PartyFacts) -> RoundSums:
-        return {} if self._moment is None else self._moment.sums
+        return self.solver.sums
 
     def plan(self, party: PartyFacts) -> PartyPlan:
         check_delta(self.config.delta, party.rows)
@@ -195,27 +167,10 @@ class DpFedSgd(Mechanism):
         return PrivateSum(
             self.facts.parameters,
             self._clip_norm,
-            self._noise_multiplier(party),
+            self.run.noise_multiplier(party, party.rounds),
             rows,
             party.sample_rate,
             self._share,
-        )
-
-    def _noise_multiplier(self, party: PartyFacts) -> float:
-        privacy = self.config.privacy
-        if privacy.noise_multiplier is not None:
-            return privacy.noise_multiplier
-        if privacy.target_epsilon is None:
-            raise ValueError(
-                "privacy.target_epsilon and privacy.noise_multiplier are both missing: give one"
-            )
-        return calibrated_noise(
-            party.sample_rate,
-            party.rounds,
-            privacy.target_epsilon,
-            self.config.delta,
-            text_of(self.beside(party)),
-            self.filter_order,
         )
 
     def _noise_of_total(self, found: PrivateSum) -> float:
@@ -235,54 +190,42 @@ class DpFedSgd(Mechanism):
 
     def training(self, fit: LocalFit) -> Training:
         if self._training is None:
-            self._engine, self._training = self._made_private(fit)
-        if self._linear is not None:
-            self._linear.set_round(fit.start, self._coordinates(fit.start))
+            self._gradients = self.solver.gradients(fit)
+            self._engine, self._training = self._made_private(fit.facts, self._gradients)
+        if self._gradients is not None:
+            self._gradients.begin(fit.start)
         return self._training
 
-    def _coordinates(self, start: Weights) -> Tensor | None:
-        """What came with the weights for rows to be transformed by."""
-        if self._moment is not None:
-            return start[TRANSFORM]
-        return start[CENTRES] if self._centred else None
-
-    def _made_private(self, fit: LocalFit) -> tuple[PrivacyEngine, Training]:
-        """The engine on the model and its rows, or on a linear layer and transformed rows."""
-        train, facts, private_sum = self.config.train, fit.facts, self._sum(fit.facts)
-        model, optimizer, loss, rows = fit.model, fit.optimizer, fit.loss, fit.rows()
-        if train.solver not in ("auto", "sgd"):
-            row_norm = None if self._moment else train.row_norm
-            self._linear = found = LinearTraining(
-                fit.model, fit.loss, fit.features, fit.labels, row_norm=row_norm
-            )
-            model, loss, rows = found.module, found.loss, loader_of(found.features, found.labels)
-            optimizer = torch.optim.SGD(model.parameters(), lr=1.0)  # it hands out and never steps
+    def _made_private(
+        self, facts: PartyFacts, gradients: Gradients
+    ) -> tuple[PrivacyEngine, Training]:
+        """The engine on what gradients are taken of."""
+        private_sum = self._sum(facts)
         return made_private(
             self.noise,
-            module=model,
-            optimizer=optimizer,
-            criterion=loss,
-            data_loader=rows,
+            module=gradients.module,
+            optimizer=gradients.optimizer,
+            criterion=gradients.criterion,
+            data_loader=gradients.loader,
             noise_multiplier=private_sum.party_sigma / private_sum.clip_norm,
             max_grad_norm=private_sum.clip_norm,
             sample_rate=facts.sample_rate,
             expected_batch_size=facts.sample_rate * facts.rows,
             steps=facts.steps_per_round,
-            physical_batch_size=train.physical_batch_size,
+            physical_batch_size=self.config.train.physical_batch_size,
             grad_sample_mode=self.config.privacy.grad_sample_mode,
             release="hand_out" if self._share is None else "hand_out_masked",
             private_sum=private_sum,
         )
 
     def answer(self, fit: LocalFit, asked: RoundSum) -> Release:
-        if self._moment is None or asked.name not in (COLUMNS, MOMENT):
+        if asked not in self.solver.sums.values():
             return super().answer(fit, asked)
-        return self._moment.answer(fit, asked, self.noise)
+        released = asked.private_sum.release(self.solver.row_sum(fit, asked), self.noise)
+        return Release.of_sum(asked, released)
 
     def broadcast_signature(self, round_number: int) -> Signature:
-        if self._centred:
-            return CentredRows.signature(self._width)
-        return {} if self._moment is None or round_number <= FIRST else self._moment.signature
+        return self.solver.signature(round_number)
 
     def local_norms(self) -> tuple[Tensor, float] | None:
         if self._training is None:
@@ -290,12 +233,10 @@ class DpFedSgd(Mechanism):
         return self._training.optimizer.last_norms, self._clip_norm
 
     def after_fit(self, fit: LocalFit) -> Release:
-        if self._training is None or self._engine is None:
+        if self._training is None or self._engine is None or self._gradients is None:
             raise ValueError("after_fit was called before a gradient was made")
         optimizer = self._training.optimizer
-        released = optimizer.take_released()
-        linear = self._linear
-        parts = named_parts(fit.model, released) if linear is None else linear.named(released)
+        parts = self._gradients.named(optimizer.take_released())
         if self._share:  # sorted by name, so that the order depends on no file or message
             tensors = {SUM: torch.cat([parts[name].reshape(-1) for name in sorted(parts)])}
         else:
@@ -352,99 +293,26 @@ class DpFedSgd(Mechanism):
     def on_sum(
         self, asked: RoundSum, parts: Mapping[str, Tensor], current: Weights, round_number: int
     ) -> Combined:
-        if self._moment is None or asked.name not in (COLUMNS, MOMENT):
-            return super().on_sum(asked, parts, current, round_number)
-        return self._moment.take(asked, parts, current, round_number)
+        return Combined(self.solver.take(asked, parts, current, round_number))
 
     def _moved(
         self, total: Weights, replied: Sequence[str], current: Weights, round_number: int
     ) -> Combined:
-        """A step on the total over the expected rows of who replied; decay is added here, where
-        no row has a part.
-        """
-        train = self.config.train
-        rate = train.schedule.rate(
-            train.learning_rate, round_number - 1, self.facts.rounds, train.weight_decay
-        )
+        """A step on the total over the expected rows of who replied."""
         expected = sum(
             self.facts.parties[name].rows * self.facts.parties[name].sample_rate for name in replied
         )
-        if self._calibrates(round_number):
-            return self._calibrated(as_table(total)[0] / expected, current)
-        if self._moment is not None or self._centred:
-            like = {name: weight.double() for name, weight in current.items()}
-            back = self._axes.back if self._moment is None else self._moment.found.back
-            total = as_weights(back(as_table(total)), like)
-        moved = {}
-        for name, weight in current.items():
-            gradient = total[name] / expected + train.weight_decay * weight.double()
-            moved[name] = (weight.double() - rate * gradient).to(weight.dtype)
-        return Combined(moved)
-
-    def _calibrates(self, training_round: int) -> bool:
-        return training_round > self.facts.rounds - self.config.train.calibration_rounds
-
-    def _calibrates_in(self, round_number: int) -> bool:
-        return round_number not in self.sums and self._calibrates(self.training_round(round_number))
-
-    def _calibrated(self, gradient: Tensor, current: Weights) -> Combined:
-        """The model with another spread and mean of its scores, by a gradient in coordinates of
-        these.
-        """
-        found = None if self._moment is None else self._moment.calibration(current, self._clip_norm)
-        if found is None:
-            return Combined(current, whole=True)
-        moved = found.moved(gradient, self._noise_of_mean)
-        return Combined(as_weights(moved.reshape(1, -1), current), whole=True)
-
-    @property
-    def _width(self) -> int:
-        return self.facts.parameters // self.facts.outputs
-
-    @property
-    def _centred(self) -> bool:
-        """Whether gradients are in axes around the middle of columns, which takes a bias to make
-        up for it.
-        """
-        return self.config.train.solver == "gradient" and self.config.model.bias
-
-    @functools.cached_property
-    def _axes(self) -> CentredRows:
-        """From public numbers: the levels of columns, the noise and the rate."""
-        train, rounds = self.config.train, math.sqrt(self.facts.rounds)
-        centres = torch.zeros(self._width - 1, dtype=torch.float64)
-        for place, share in self.facts.levels.items():
-            centres[place] = share
-        noise = self._noise_of_mean
-        server = train.server_optimizer
-        reach = train.learning_rate / (1 - (server.momentum if server.name == "fedavgm" else 0.0))
-        kappa = self._clip_norm * rounds / noise
-        return CentredRows.of(
-            centres, train.row_norm or self._clip_norm, kappa, reach * noise * rounds
-        )
+        step = self.solver.step(total, expected, current, round_number)
+        return Combined(step.weights, whole=step.whole)
 
     def starts_from_mean(self, round_number: int) -> bool:
-        return self._calibrates_in(round_number) or super().starts_from_mean(round_number)
+        return self.solver.starts_from_mean(round_number)
 
     def broadcast_tensors(self, round_number: int, weights: Weights) -> Weights:
-        if self._centred:
-            return {CENTRES: self._axes.tensor}
-        if self._moment is None or round_number <= FIRST:
-            return {}
-        found = (
-            self._moment.calibration(weights, self._clip_norm)
-            if self._calibrates_in(round_number)
-            else None
-        )
-        return (
-            self._moment.tensors(round_number)
-            if found is None
-            else {TRANSFORM: found.transform.float()}
-        )
+        return self.solver.tensors(weights, round_number, self.run.trains(round_number))
 
     def state(self) -> Weights:
-        return {} if self._moment is None else self._moment.state()
+        return self.solver.state()
 
     def restore(self, state: Weights) -> None:
-        if self._moment is not None:
-            self._moment.restore(state)
+        self.solver.restore(state)

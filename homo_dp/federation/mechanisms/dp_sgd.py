@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
+from homo_dp.config.mechanisms import DP_SGD
 from homo_dp.config.privacy import RecordKeys, keys_of
 from homo_dp.federation.mechanisms.base import Mechanism, PartyFacts, PartyPlan, Release
 from homo_dp.federation.mechanisms.local_fit import LocalFit, Training, made_private
-from homo_dp.federation.mechanisms.round_sums import calibrated_noise, text_of
 from homo_dp.privacy.accounting.accountants import check_delta
 from homo_dp.privacy.sampling.samplers import PoissonSampler
 
@@ -36,9 +36,7 @@ class DpSgd(Mechanism):
         - the event of a round is named by the engine that sampled, clipped and noised it.
     """
 
-    name = "dp_sgd"
-    relation = PoissonSampler.relation
-    asks_metrics = True
+    capabilities = DP_SGD
 
     _engine: PrivacyEngine | None = None
     _training: Training | None = None
@@ -51,7 +49,7 @@ class DpSgd(Mechanism):
         privacy = keys_of(self.config.privacy, RecordKeys)
         check_delta(self.config.delta, party.rows)
         sampler = PoissonSampler(party.rows, party.sample_rate)
-        multiplier = self._noise_multiplier(party)
+        multiplier = self.run.noise_multiplier(party, party.rounds * party.steps_per_round)
         event = sampler.event(multiplier, party.steps_per_round)
         return PartyPlan(
             noise_multiplier=multiplier,
@@ -63,24 +61,6 @@ class DpSgd(Mechanism):
             events={"aggregator": event, "model_reader": event},
             releases=(f"model weights after {party.steps_per_round} DP-SGD steps, every round",),
             noise_to_signal=multiplier * math.sqrt(self.facts.parameters) / sampler.expected_size,
-        )
-
-    def _noise_multiplier(self, party: PartyFacts) -> float:
-        privacy = keys_of(self.config.privacy, RecordKeys)
-        if privacy.noise_multiplier is not None:
-            return privacy.noise_multiplier
-        if privacy.target_epsilon is None:
-            raise ValueError(
-                "privacy.target_epsilon and privacy.noise_multiplier are both missing: give one"
-            )
-        steps = party.rounds * party.steps_per_round
-        return calibrated_noise(
-            party.sample_rate,
-            steps,
-            privacy.target_epsilon,
-            self.config.delta,
-            text_of(self.beside(party)),
-            self.filter_order,
         )
 
     def training(self, fit: LocalFit) -> Training:

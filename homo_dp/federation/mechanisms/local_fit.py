@@ -20,7 +20,6 @@ from homo_dp.core.errors import ConfigError
 from homo_dp.core.heavy_imports import keep_compiler_out, quick_imports
 from homo_dp.federation.mechanisms.base import Mechanism, PartyFacts, Release, Weights
 from homo_dp.federation.mechanisms.train_hooks import (
-    BOUNDS_THE_RESULT,
     HookContext,
     HookedSteps,
     active_hooks,
@@ -193,7 +192,7 @@ class LocalFit:
         if self._hooks is None:
             return None
         ours = type(mechanism).__module__.startswith("homo_dp.")
-        frozen = not ours or mechanism.name not in BOUNDS_THE_RESULT
+        frozen = not ours or mechanism.capabilities.works_on == "rows"
         steps = self.facts.steps_per_round
         context = HookContext(
             "train", self.facts.name, self.round_number, frozen, self.model, num_train_batch=steps

@@ -22,6 +22,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from homo_dp.config.mechanisms import NBAFL
 from homo_dp.config.privacy import SharedNoiseKeys, keys_of
 from homo_dp.config.schema import Config
 from homo_dp.core.errors import ConfigError
@@ -38,8 +39,8 @@ from homo_dp.federation.mechanisms.base import (
     weighted_mean,
 )
 from homo_dp.federation.mechanisms.local_fit import LocalFit
-from homo_dp.federation.mechanisms.round_sums import SUM
-from homo_dp.federation.mechanisms.shared_noise import noise_label, shared_figures, shared_note
+from homo_dp.federation.mechanisms.shared_noise import shared_figures, shared_note
+from homo_dp.federation.protocol.round_sums import SUM
 from homo_dp.privacy.accounting.accountants import check_delta
 from homo_dp.privacy.accounting.dp_event import DpEvent, GaussianDpEvent, NoOpDpEvent
 from homo_dp.privacy.errors import PrivacyError
@@ -130,9 +131,7 @@ class Nbafl(Mechanism):
           party outside of its rounds sends noise alone.
     """
 
-    name = "nbafl"
-    relation = REPLACE_ONE
-    price_needs_rows = False  # the noise is by the smallest table, and that is declared
+    capabilities = NBAFL
 
     def __init__(self, config: Config, facts: FederationFacts, noise: NoiseSource) -> None:
         super().__init__(config, facts, noise)
@@ -166,17 +165,6 @@ class Nbafl(Mechanism):
                 "nbafl.exposures or more train.rounds"
             )
 
-    @classmethod
-    def leaves_noise_to_aggregator(cls, config: Config) -> bool:
-        return not (
-            config.nbafl.noise_at_upload
-            or keys_of(config.privacy, SharedNoiseKeys).secure_aggregation
-        )
-
-    @classmethod
-    def needs_rows(cls, config: Config) -> str | None:
-        return "nbafl.min_dataset_size=null" if config.nbafl.min_dataset_size is None else None
-
     @property
     def ledger_keeper(self) -> Literal["party", "aggregator"]:
         return "party" if self.upload_sigma > 0 or self._share else "aggregator"
@@ -193,8 +181,8 @@ class Nbafl(Mechanism):
         )
 
     @property
-    def noise_label(self) -> str:
-        return noise_label(self.noise.label, self._share)
+    def noise_share(self) -> NoiseShare | None:
+        return self._share
 
     @property
     def noises_in_a_number(self) -> int:

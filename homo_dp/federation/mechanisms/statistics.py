@@ -15,6 +15,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
+from homo_dp.config.mechanisms import STATISTICS
 from homo_dp.config.privacy import SharedNoiseKeys, keys_of
 from homo_dp.config.schema import Config
 from homo_dp.core.errors import ConfigError
@@ -30,14 +31,13 @@ from homo_dp.federation.mechanisms.base import (
     Weights,
 )
 from homo_dp.federation.mechanisms.local_fit import CHUNK, LocalFit
-from homo_dp.federation.mechanisms.round_sums import SUM, RoundSum, RoundSums, noise_of_share
-from homo_dp.federation.mechanisms.shared_noise import noise_label, shared_figures, shared_note
+from homo_dp.federation.mechanisms.shared_noise import shared_figures, shared_note
 from homo_dp.federation.protocol.messages import Signature
+from homo_dp.federation.protocol.round_sums import SUM, RoundSum, RoundSums, noise_of_share
 from homo_dp.privacy.accounting.accountants import check_delta
 from homo_dp.privacy.errors import PrivacyError
 from homo_dp.privacy.noise.source import NoiseSource
 from homo_dp.privacy.private_sum import NoiseShare, PrivateSum
-from homo_dp.privacy.sampling.samplers import PoissonSampler
 from homo_dp.statistics.private_levels import LEVEL_NAMES, LevelNames, level_names
 from homo_dp.statistics.questions import SHARES, Question, questions_of
 from homo_dp.statistics.working_bounds import (
@@ -82,9 +82,7 @@ class Statistics(Mechanism):
           masks.
     """
 
-    name = "statistics"
-    trains = False
-    relation = PoissonSampler.relation
+    capabilities = STATISTICS
 
     def __init__(self, config: Config, facts: FederationFacts, noise: NoiseSource) -> None:
         super().__init__(config, facts, noise)
@@ -109,11 +107,6 @@ class Statistics(Mechanism):
         return questions_of(self.config.statistics, public_encoding(self.config))
 
     @classmethod
-    def needs_rows(cls, config: Config) -> str | None:
-        masked = keys_of(config.privacy, SharedNoiseKeys).secure_aggregation
-        return "privacy.secure_aggregation=true" if masked else None
-
-    @classmethod
     def common_facts(cls, facts: FederationFacts) -> FederationFacts:
         """Nothing is trained."""
         parties = {
@@ -124,7 +117,7 @@ class Statistics(Mechanism):
 
     @property
     def masked_sum(self) -> PrivateSum | None:
-        return None if self._share is None else next(iter(self.sums.values())).private_sum
+        return None if self._share is None else next(iter(self.run.sums.values())).private_sum
 
     def other_sums(self, party: PartyFacts) -> RoundSums:
         rows = sum(facts.rows for facts in self.facts.parties.values())
@@ -265,8 +258,8 @@ class Statistics(Mechanism):
         }
 
     @property
-    def noise_label(self) -> str:
-        return noise_label(self.noise.label, self._share)
+    def noise_share(self) -> NoiseShare | None:
+        return self._share
 
     def row_parts(self, fit: LocalFit, asked: RoundSum) -> Iterator[Tensor]:
         known = {question.name: question for question in self.questions}
@@ -283,9 +276,7 @@ class Statistics(Mechanism):
         if asked.name != LEVEL_NAMES:
             return super().answer(fit, asked)
         names = self.level_names.answer(fit.features, self.noise)
-        return Release(
-            {SUM: names}, asked.event, asked.private_sum.party_sigma, asked.private_sum.relation
-        )
+        return Release.of_sum(asked, names)
 
     def signature_of(self, weights: Weights, asked: RoundSum | None) -> Signature:
         if asked is None or asked.name != LEVEL_NAMES:
@@ -312,7 +303,7 @@ class Statistics(Mechanism):
         those were seen.
         """
         found = self.answers[round_number]
-        asked = self.sums[round_number].private_sum
+        asked = self.run.sums[round_number].private_sum
         if self._share is not None:
             return found[SUM], asked.total_sigma, {}
         return torch.stack(list(found.values())).sum(0), asked.sigma * math.sqrt(len(found)), found

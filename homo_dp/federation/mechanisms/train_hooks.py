@@ -34,7 +34,6 @@ TRIGGERS = (
     "on_epoch_end",
     "on_fit_end",
 )
-BOUNDS_THE_RESULT = ("none", "nbafl", "dp_fedavg")
 
 
 @dataclass

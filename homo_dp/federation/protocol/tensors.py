@@ -27,6 +27,8 @@ DTYPES: Final[Mapping[str, torch.dtype]] = {
     "I32": torch.int32,
     "U8": torch.uint8,
 }
+Weights = dict[str, Tensor]
+"""Tensors of a model by name."""
 _NAME_OF: Final = {dtype: name for name, dtype in DTYPES.items()}
 _ALIGNMENT: Final = 8
 MAX_DIMENSIONS: Final = 8

@@ -14,10 +14,10 @@ from typing import Any
 from homo_dp.core.errors import MessageError
 from homo_dp.federation.mechanisms.base import Combined, Mechanism, PartyPlan, Update, Weights
 from homo_dp.federation.mechanisms.charges import Account, check_within_plan
-from homo_dp.federation.mechanisms.round_sums import SUM, UPDATE, RoundSum
 from homo_dp.federation.mechanisms.server_optimizers import ServerOptimizer
 from homo_dp.federation.mechanisms.train_hooks import active_hooks
 from homo_dp.federation.protocol.messages import AGGREGATOR, Message, check_tensors, largest_number
+from homo_dp.federation.protocol.round_sums import SUM, UPDATE, RoundSum
 from homo_dp.federation.sessions.party import PartyLimits
 from homo_dp.federation.sessions.secure_rounds import AggregatorSums
 from homo_dp.models.averaging import WeightAverage
@@ -115,7 +115,9 @@ class Aggregator:
         self.round += 1
         parties = tuple(self.settings.party_weights)
         self.cohort = (
-            parties if self.asked else self.mechanism.participants(parties, self.training_round)
+            parties
+            if self.asked or self.mechanism.one_party_holds_all  # which draws the cohort itself
+            else self.mechanism.cohort(parties, self.training_round)
         )
         if self._masked:  # who was missing when they met has no masks
             met = self._sums.roster.identities
@@ -126,12 +128,12 @@ class Aggregator:
     @property
     def asked(self) -> RoundSum | None:
         """The sum that this round asks instead of the training update; None where it trains."""
-        return self.mechanism.sums.get(self.round)
+        return self.mechanism.run.sums.get(self.round)
 
     @property
     def training_round(self) -> int:
         """The number of this round among those that train."""
-        return self.mechanism.training_round(self.round)
+        return self.mechanism.run.training_round(self.round)
 
     def broadcast(self) -> list[Message]:
         """The current weights, one message for each party of the round."""
@@ -157,7 +159,7 @@ class Aggregator:
     @property
     def _current(self) -> Weights:
         """The weights that this round asks about, and moves."""
-        return self.averaged if self.mechanism.starts_from_mean(self.round) else self.weights
+        return self.averaged if self.mechanism.run.starts_from_mean(self.round) else self.weights
 
     @property
     def averaged(self) -> Weights:
@@ -240,8 +242,8 @@ class Aggregator:
             combined = self._combined_total()
         elif updates and self.asked is not None:
             parts = {update.party: update.tensors[SUM] for update in updates}
-            combined = self.mechanism.take_sum(self.asked, parts, self.weights, self.round)
-        elif updates or self.mechanism.combines_empty_rounds:
+            combined = self.mechanism.run.take_sum(self.asked, parts, self.weights, self.round)
+        elif updates or self.mechanism.capabilities.answers_empty_rounds:
             combined = self.mechanism.on_receive(updates, self._current, self.training_round)
         return self.apply(combined, tuple(update.party for update in updates), missing)
 
@@ -262,7 +264,7 @@ class Aggregator:
         if total is None:
             return Combined(self.weights, metrics={"discarded": 1.0}, discarded=True)
         if self.asked is not None:
-            return self.mechanism.take_sum(self.asked, {SUM: total}, self.weights, self.round)
+            return self.mechanism.run.take_sum(self.asked, {SUM: total}, self.weights, self.round)
         return self.mechanism.on_total(
             total, self._sums.survivors, self._current, self.training_round
         )
@@ -391,13 +393,13 @@ class Aggregator:
     ) -> list[Charge]:
         """One for all where users are protected; for records one for each party of the round."""
         parties = self.mechanism.facts.parties
-        if self.mechanism.unit == "user":
+        if self.mechanism.capabilities.unit == "user":
             return [
                 self._charge_of(
                     round_number, self.mechanism.plan(next(iter(parties.values()))), event, sigma
                 )
             ]
-        plans = {name: self.mechanism.planned(facts) for name, facts in parties.items()}
+        plans = {name: self.mechanism.run.planned(facts) for name, facts in parties.items()}
         due = {
             name: plan
             for name, plan in plans.items()
@@ -432,7 +434,7 @@ class Aggregator:
         """Refuse weights that the aggregator should have noised and did not, whatever the
         mechanism.
         """
-        own = self.mechanism.private and self.mechanism.ledger_keeper == "aggregator"
+        own = self.mechanism.capabilities.private and self.mechanism.ledger_keeper == "aggregator"
         if not own or self.settings.not_private or combined.discarded:
             return
         if combined.event is None:

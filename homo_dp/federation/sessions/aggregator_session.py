@@ -25,9 +25,9 @@ from homo_dp.core.errors import MessageError, TransportError, one_line
 from homo_dp.core.event_log import about
 from homo_dp.core.untrusted_text import Schema
 from homo_dp.federation.mechanisms.base import Weights
-from homo_dp.federation.mechanisms.round_sums import UPDATE
 from homo_dp.federation.protocol.messages import Message
 from homo_dp.federation.protocol.refusals import Refusals
+from homo_dp.federation.protocol.round_sums import UPDATE
 from homo_dp.federation.protocol.transport import Waiting
 from homo_dp.federation.sessions.aggregator import Aggregator, RoundReport
 from homo_dp.federation.sessions.best_round import BestRound, is_of_released
@@ -336,7 +336,7 @@ class AggregatorSession:
         """Ask no round that could not count: parties would pay for it. Who was missing in the last
         round, and has sent nothing since, joins again once it is there.
         """
-        if self.aggregator.mechanism.combines_empty_rounds:
+        if self.aggregator.mechanism.capabilities.answers_empty_rounds:
             return  # its rounds count whoever is missing
         told = False
         while len(self._there()) < self.rules.min_parties:
@@ -407,7 +407,10 @@ class AggregatorSession:
         """Whether a round counts. A sum with a fixed denominator deals with missing replies itself:
         to skip its round would publish, without noise, that somebody was missing.
         """
-        if self.aggregator.mechanism.combines_empty_rounds and not self.rules.stop_on_missing:
+        if (
+            self.aggregator.mechanism.capabilities.answers_empty_rounds
+            and not self.rules.stop_on_missing
+        ):
             return True
         return replies >= min(self.rules.min_parties, len(self.aggregator.cohort))
 

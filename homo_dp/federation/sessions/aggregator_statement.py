@@ -26,9 +26,9 @@ def promised_plans(
     that none declared.
     """
     mechanism = aggregator.mechanism
-    if not (config.private and mechanism.private) or _hidden(mechanism, plan):
+    if not (config.private and mechanism.capabilities.private) or _hidden(mechanism, plan):
         return None
-    return {name: mechanism.planned(facts) for name, facts in mechanism.facts.parties.items()}
+    return {name: mechanism.run.planned(facts) for name, facts in mechanism.facts.parties.items()}
 
 
 def promised_statement(
@@ -36,10 +36,10 @@ def promised_statement(
 ) -> dict[str, Any]:
     """The ``privacy`` part of the aggregator's indicators, after ``rounds_done`` rounds."""
     mechanism, rows = aggregator.mechanism, plan["rows"]
-    private = config.private and mechanism.private
+    private = config.private and mechanism.capabilities.private
     if _hidden(mechanism, plan):
         return _without_rows(config, aggregator, plan, private)
-    plans = {name: mechanism.planned(facts) for name, facts in mechanism.facts.parties.items()}
+    plans = {name: mechanism.run.planned(facts) for name, facts in mechanism.facts.parties.items()}
     statement = privacy_statement(
         mechanism,
         plans,
@@ -58,7 +58,7 @@ def promised_statement(
 
 def _hidden(mechanism: Mechanism, plan: PlanJson) -> bool:
     """Whether epsilon depends on rows that a party keeps to itself."""
-    counted = mechanism.unit == "record" and mechanism.price_needs_rows
+    counted = mechanism.capabilities.unit == "record" and mechanism.capabilities.price_needs_rows
     return counted and any(count is None for count in plan["rows"].values())
 
 
@@ -77,12 +77,12 @@ def _without_rows(
         )
     else:
         sentence = (
-            f"Each party promised that one {aggregator.mechanism.unit} changes what the aggregator "
+            f"Each party promised that one {aggregator.mechanism.capabilities.unit} changes what the aggregator "
             f"and everybody who sees the model can see by at most epsilon {epsilon_text(target)} at delta "
             f"{delta:g}."
         )
     bound = target if private else None
-    relation = aggregator.mechanism.relation
+    relation = aggregator.mechanism.capabilities.relation
     nothing = dict.fromkeys(
         ("epsilon_rdp", "noise_multiplier", "applied_sigma", "steps", "sample_rate")
     )
@@ -90,7 +90,7 @@ def _without_rows(
         "private": private,
         "statement": sentence,
         "mechanism": aggregator.mechanism.name,
-        "unit": aggregator.mechanism.unit,
+        "unit": aggregator.mechanism.capabilities.unit,
         **({"neighbouring_relation": relation} if relation is not None else {}),
         "epsilon": bound,
         "delta": delta,

@@ -11,7 +11,7 @@ from typing import Any
 from homo_dp.config.schema import Config
 from homo_dp.core.errors import ConfigError
 from homo_dp.data.declared import label_of
-from homo_dp.federation.mechanisms.round_sums import METRICS
+from homo_dp.federation.protocol.round_sums import METRICS
 
 LOWER_IS_BETTER = ("loss", "mse", "mae")
 # what is looked at where no figure is named: the first of them that rounds have

@@ -12,8 +12,12 @@ from fractions import Fraction
 
 import torch
 
+from homo_dp.config.base import Conflict
+from homo_dp.config.capabilities import Capabilities
 from homo_dp.config.federation import CapsConfig
+from homo_dp.config.mechanisms import BUILT_IN, capabilities_of, where_is
 from homo_dp.config.privacy import RecordKeys
+from homo_dp.config.rules import check_rules
 from homo_dp.config.schema import LINEAR_MODELS, Config
 from homo_dp.config.train import TrainConfig
 from homo_dp.core.errors import ConfigError, DataError
@@ -25,15 +29,11 @@ from homo_dp.federation.mechanisms.base import (
     Mechanism,
     PartyFacts,
     Weights,
+    party_weights,
 )
-from homo_dp.federation.mechanisms.dp_fedavg import DpFedAvg
-from homo_dp.federation.mechanisms.dp_fedsgd import DpFedSgd
-from homo_dp.federation.mechanisms.dp_sgd import DpSgd
 from homo_dp.federation.mechanisms.local_fit import LocalFit
-from homo_dp.federation.mechanisms.nbafl import Nbafl
-from homo_dp.federation.mechanisms.none import PlainAveraging
 from homo_dp.federation.mechanisms.server_optimizers import ServerOptimizer
-from homo_dp.federation.mechanisms.statistics import Learnt, Statistics
+from homo_dp.federation.mechanisms.statistics import Learnt
 from homo_dp.federation.sessions.aggregator import Aggregator, AggregatorSettings
 from homo_dp.federation.sessions.party import PartyLimits
 from homo_dp.federation.sessions.secure_rounds import AggregatorSums
@@ -51,11 +51,6 @@ from homo_dp.privacy.ledger import Budget, Ledger
 from homo_dp.privacy.noise.source import NoiseSource, OrdinaryNoise, SeededNoise, secure_noise
 
 log = logging.getLogger(__name__)
-
-MECHANISMS: Mapping[str, type[Mechanism]] = {
-    mechanism.name: mechanism
-    for mechanism in (DpSgd, DpFedSgd, DpFedAvg, Nbafl, Statistics, PlainAveraging)
-}
 
 
 def party_facts(config: Config, name: str, rows: int) -> PartyFacts:
@@ -116,7 +111,7 @@ def warn_of_full_batches(config: Config, parties: Mapping[str, PartyFacts]) -> N
     """One line where some parties have no more rows than a batch: their steps gain nothing from
     sampling.
     """
-    if mechanism_class(config.privacy.mechanism) is Statistics:
+    if not capabilities(config).trains:
         return
     full = [
         facts
@@ -147,29 +142,16 @@ def noise_source(config: Config) -> NoiseSource:
 def build_mechanism(config: Config, facts: FederationFacts, noise: NoiseSource) -> Mechanism:
     """The mechanism that the config names; ``package.module:Class`` loads the user's own."""
     found = mechanism_class(config.privacy.mechanism)
-    if not found.private and not config.privacy.not_private and found not in MECHANISMS.values():
-        raise ConfigError(
-            f"privacy.mechanism={config.privacy.mechanism}: calls itself not private; write "
-            "privacy.not_private: true to run it all the same, marked NOT PRIVATE"
-        )
-    if (
-        found.private
-        and found.unit == "record"
-        and config.privacy.unit == "user"
-        and not config.privacy.not_private
-    ):
-        raise ConfigError(
-            f"privacy.unit=user: privacy.mechanism={config.privacy.mechanism} hides a record; "
-            "write privacy.unit: record, or set unit of the class if it hides a user"
-        )
+    try:
+        check_rules(config, found.capabilities)
+    except Conflict as error:
+        raise ConfigError(str(error)) from None
     return found(config, facts, noise)
 
 
 def mechanism_class(name: str) -> type[Mechanism]:
     """The class behind ``privacy.mechanism``."""
-    if name in MECHANISMS:
-        return MECHANISMS[name]
-    module_name, _, class_name = name.partition(":")
+    module_name, _, class_name = where_is(name).partition(":")
     try:
         found = getattr(importlib.import_module(module_name), class_name)
     except (Exception, SystemExit) as error:
@@ -188,7 +170,17 @@ def mechanism_class(name: str) -> type[Mechanism]:
         raise ConfigError(
             f"privacy.mechanism={name}: does not define {missing}; see docs/extend.md"
         )
+    if not isinstance(getattr(found, "capabilities", None), Capabilities):
+        raise ConfigError(
+            f"privacy.mechanism={name}: has no record of capabilities; see docs/extend.md"
+        )
     return found
+
+
+def capabilities(config: Config) -> Capabilities:
+    """What the mechanism of a config can do, by its class."""
+    name = config.privacy.mechanism
+    return capabilities_of(name) if name in BUILT_IN else mechanism_class(name).capabilities
 
 
 def trained_model(
@@ -196,7 +188,7 @@ def trained_model(
 ) -> BuiltModel:
     """The model of a run; where nothing is trained, what stands for it."""
     train, data, public = config.train, config.data, config.privacy.public_tensors
-    if mechanism_class(config.privacy.mechanism) is not Statistics:
+    if capabilities(config).trains:
         return build_model(
             config.model, input_shape, classes, train.seed, data.target_bounds, public
         )
@@ -259,8 +251,8 @@ def build_aggregator(
     """
     settings = AggregatorSettings(
         run=run,
-        party_weights=mechanism.party_weights,
-        rounds=mechanism.rounds,
+        party_weights=party_weights(config, mechanism.facts),
+        rounds=mechanism.run.count,
         dataset=config.data.dataset,
         budget=run_budget(config),
         # A sum over many users is longer than an update may be.

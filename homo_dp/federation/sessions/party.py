@@ -76,14 +76,16 @@ def check_party(
     settings: PartySettings, mechanism: Mechanism, plan: PartyPlan, fit: LocalFit
 ) -> None:
     """Refuse a plan that this party's own settings do not cover; touches no row."""
-    trusted = settings.trust_aggregator or settings.not_private or not mechanism.private
+    trusted = (
+        settings.trust_aggregator or settings.not_private or not mechanism.capabilities.private
+    )
     if mechanism.ledger_keeper == "aggregator" and not trusted:
         raise Mistrusted(
             "privacy.trust_aggregator=false: the noise is added at the aggregator, which protects "
             "only against readers of the model; set privacy.trust_aggregator: true in this "
             "party's own config, or add noise at parties"
         )
-    if not mechanism.private or settings.not_private:
+    if not mechanism.capabilities.private or settings.not_private:
         return
     _check_rates(settings.limits, mechanism, plan, fit)
     if mechanism.ledger_keeper == "party" and "aggregator" not in plan.events:
@@ -99,7 +101,9 @@ def check_party(
             "which only this party's own config can; set it to true, or keep the target against "
             "the aggregator, too"
         )
-    if mechanism.unit == "record":  # the mechanism itself checks delta against the number of users
+    if (
+        mechanism.capabilities.unit == "record"
+    ):  # the mechanism itself checks delta against the number of users
         check_delta(plan.delta, fit.facts.rows)
 
 
@@ -131,7 +135,7 @@ def check_question(
     message: Message, settings: PartySettings, mechanism: Mechanism, plan: PartyPlan, fit: LocalFit
 ) -> dict[str, float]:
     """Refuse weights of an aggregator before a row is touched; the numbers that came with them."""
-    private = mechanism.private and not settings.not_private
+    private = mechanism.capabilities.private and not settings.not_private
     check_round(message.round, settings.name, plan)
     expected = {
         **signature(fit.model.state_dict()),

@@ -30,8 +30,8 @@ from homo_dp.core.errors import (
 from homo_dp.core.event_log import about
 from homo_dp.federation.mechanisms.base import Mechanism, PartyPlan, Release, Weights
 from homo_dp.federation.mechanisms.local_fit import LocalFit
-from homo_dp.federation.mechanisms.round_sums import UPDATE
 from homo_dp.federation.protocol.messages import Json, Message, check, check_tensors, signature
+from homo_dp.federation.protocol.round_sums import UPDATE
 from homo_dp.federation.protocol.transport import Transport
 from homo_dp.federation.sessions.crash_state import PartyFiles, PartyMemory, forget_before
 from homo_dp.federation.sessions.fit_state import FitState
@@ -117,7 +117,7 @@ class Party:
         self.settings = settings
         self.fit = fit
         self.mechanism = mechanism
-        self.plan: PartyPlan = mechanism.planned(fit.facts)
+        self.plan: PartyPlan = mechanism.run.planned(fit.facts)
         self.ledger = ledger
         self.outbox = MemoryOutbox() if outbox is None else outbox
         self.renew = renew
@@ -159,13 +159,13 @@ class Party:
                     if self.plan.is_noise_alone(message.round):
                         made = self.mechanism.noise_alone()
                     elif asked is None:
-                        number = self.mechanism.training_round(message.round)
+                        number = self.mechanism.run.training_round(message.round)
                         made = self.fit.fit(
                             self.mechanism, dict(message.tensors), number, broadcast
                         )
                     else:
                         self.fit.begin(dict(message.tensors))
-                        made = self.mechanism.answer(self.fit, asked)
+                        made = self.mechanism.run.answer(self.fit, asked)
                     answer, release.charge = self._answer(message, made)
                 except Exception as error:
                     # of any kind, because the kind of an error may depend on rows
@@ -304,7 +304,7 @@ class Party:
 
     @property
     def _private(self) -> bool:
-        return self.mechanism.private and not self.settings.not_private
+        return self.mechanism.capabilities.private and not self.settings.not_private
 
 
 @dataclass

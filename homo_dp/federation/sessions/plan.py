@@ -16,10 +16,11 @@ from typing import Any
 
 from homo_dp.config.base import is_import_path
 from homo_dp.config.load import config_from
+from homo_dp.config.mechanisms import BUILT_IN, capabilities_of
+from homo_dp.config.mechanisms import SECTIONS as MECHANISM_SECTIONS
 from homo_dp.config.metrics import MetricsConfig
-from homo_dp.config.privacy import BUILT_IN, EVERY_KEY, every_key
-from homo_dp.config.schema import MECHANISM_SECTIONS, Config, DataConfig
-from homo_dp.config.statistics import MECHANISM as STATISTICS
+from homo_dp.config.privacy import EVERY_KEY, every_key
+from homo_dp.config.schema import Config, DataConfig
 from homo_dp.core.errors import ConfigError, DataError
 from homo_dp.federation.mechanisms.base import (
     FederationFacts,
@@ -28,8 +29,9 @@ from homo_dp.federation.mechanisms.base import (
     PartyFacts,
     PartyPlan,
 )
-from homo_dp.federation.mechanisms.round_sums import RoundSum
+from homo_dp.federation.protocol.round_sums import RoundSum
 from homo_dp.federation.sessions.build import (
+    capabilities,
     common_facts,
     mechanism_class,
     party_facts,
@@ -294,7 +296,7 @@ def needs_declared_rows(config: Config) -> str | None:
     """
     if config.train.weighting == "rows":
         return "train.weighting=rows"
-    return mechanism_class(config.privacy.mechanism).needs_rows(config)
+    return capabilities(config).rows_are_needed(config)
 
 
 def _check_code(own: Config, plan: PlanJson) -> None:
@@ -313,7 +315,7 @@ def _check_code(own: Config, plan: PlanJson) -> None:
 
 def _check_protection(own: Config, plan: PlanJson) -> None:
     mechanism = plan["privacy"]["mechanism"]
-    found = mechanism_class(mechanism)
+    found = mechanism_class(mechanism).capabilities
     if not found.private and own.privacy.mechanism != mechanism:
         raise PlanRefused(
             "not_private",
@@ -335,7 +337,7 @@ def _check_caps(own: Config, plan: PlanJson) -> None:
     if (
         epsilon_cap(own) is None
         and own.private
-        and mechanism_class(plan["privacy"]["mechanism"]).private
+        and mechanism_class(plan["privacy"]["mechanism"]).capabilities.private
     ):
         raise PlanRefused(
             "epsilon_cap",
@@ -488,7 +490,7 @@ def hides_count(config: Config) -> bool:
     """Whether the mechanism promises that one row more or less is not seen: then the row count
     is a secret, too.
     """
-    found = mechanism_class(config.privacy.mechanism)
+    found = capabilities(config)
     return found.private and found.unit == "record" and found.relation != REPLACE_ONE
 
 
@@ -535,7 +537,8 @@ def noisy_count(own: Config, plan: PlanJson) -> dict[str, int]:
     name = own.party.name
     if own.data.counts != "private" or name is None or name in own.data.rows:
         return {}
-    count = plan["rows"].get(name) or (1 if plan["privacy"]["mechanism"] == STATISTICS else None)
+    trains = capabilities_of(plan["privacy"]["mechanism"]).trains
+    count = plan["rows"].get(name) or (None if trains else 1)
     return {} if count is None else {name: count}
 
 
@@ -557,7 +560,9 @@ def _public_data(own: DataConfig, plan: PlanJson) -> dict[str, Any]:
     ]
     found = {name: asked.get(name) for name in DATA_KEYS if name not in stated}
     outer = own.scaling == "private" or own.private_levels or own.default_bounds is not None
-    if not (asked.get("learnt") or (outer and plan["privacy"]["mechanism"] == STATISTICS)):
+    if not (
+        asked.get("learnt") or (outer and not capabilities_of(plan["privacy"]["mechanism"]).trains)
+    ):
         return found
     own_blocks = own.model_dump(mode="json")["columns"]
     said = {

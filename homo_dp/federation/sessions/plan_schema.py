@@ -15,9 +15,10 @@ from pydantic import BeforeValidator, Field, ValidationError, create_model
 from pydantic.fields import FieldInfo
 
 from homo_dp.config.base import Column, Count, PartyName, Section, whole
+from homo_dp.config.mechanisms import SECTIONS as MECHANISM_SECTIONS
 from homo_dp.config.model import ModelConfig
 from homo_dp.config.privacy import EVERY_KEY, PrivacyConfig
-from homo_dp.config.schema import MECHANISM_SECTIONS, Config, DataConfig
+from homo_dp.config.schema import Config, DataConfig
 from homo_dp.config.train import TrainConfig
 from homo_dp.core.errors import one_line
 from homo_dp.privacy.errors import BudgetExceeded

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from homo_dp.core.errors import MessageError
 from homo_dp.federation.mechanisms.base import Weights
-from homo_dp.federation.mechanisms.round_sums import RoundSums
 from homo_dp.federation.protocol.messages import AGGREGATOR, Message
+from homo_dp.federation.protocol.round_sums import RoundSums
 from homo_dp.federation.secure_sums.party import SecureSumParty
 from homo_dp.federation.sessions.secure_messages import (
     ABSENT,

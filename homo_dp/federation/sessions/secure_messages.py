@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from homo_dp.core.errors import MessageError
-from homo_dp.federation.mechanisms.round_sums import SUM as SUM
-from homo_dp.federation.mechanisms.round_sums import RoundSums
 from homo_dp.federation.protocol.messages import Message
+from homo_dp.federation.protocol.round_sums import SUM as SUM
+from homo_dp.federation.protocol.round_sums import RoundSums
 from homo_dp.federation.secure_sums import shares
 from homo_dp.federation.secure_sums.roster import Roster
 from homo_dp.privacy.errors import PrivacyError

@@ -21,8 +21,8 @@ from torch import Tensor
 
 from homo_dp.core.errors import MessageError, TransportError
 from homo_dp.federation.mechanisms.base import Mechanism, Weights
-from homo_dp.federation.mechanisms.round_sums import RoundSums
 from homo_dp.federation.protocol.messages import AGGREGATOR, Json, Message, check_tensors
+from homo_dp.federation.protocol.round_sums import RoundSums
 from homo_dp.federation.protocol.transport import Waiting
 from homo_dp.federation.secure_sums import agreement, shares
 from homo_dp.federation.secure_sums.aggregator import SecureSum, SumDiscarded
@@ -451,15 +451,15 @@ def simulated_sums(
         name: identity.public_key().public_bytes_raw() for name, identity in identities.items()
     }
     roster = Roster(run, public, found.share.dropouts, found.share.colluders)
-    others = mechanism.sums
+    others = mechanism.run.sums
     parties = {
         name: PartySums(
             run,
             SecureSumParty(roster, name, signs[name], InMemory()),
             found,
             others,
-            mechanism.rounds,
+            mechanism.run.count,
         )
         for name in names
     }
-    return AggregatorSums(run, roster, found, others=others, rounds=mechanism.rounds), parties
+    return AggregatorSums(run, roster, found, others=others, rounds=mechanism.run.count), parties

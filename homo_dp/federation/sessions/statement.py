@@ -94,14 +94,14 @@ def privacy_statement(
         "statement": _sentence(mechanism, plans, observer, rounds_done, private),
         **({"not_covered": [DRAFTED]} if private and _drafted(mechanism) else {}),
         "mechanism": mechanism.name,
-        "unit": mechanism.unit,
+        "unit": mechanism.capabilities.unit,
         "neighbouring_relation": first.relation,
         "epsilon": observers[observer]["epsilon"],
         "delta": first.delta,
         "strength": strength(observers[observer]["epsilon"], private=private),
         **_neglected(mechanism, plans, rounds_done, observers[observer]["epsilon"], first.delta),
         # without noise there is none to be secure
-        "secure_mode": secure_mode and mechanism.private,
+        "secure_mode": secure_mode and mechanism.capabilities.private,
         "observers": observers,
         "quoted_observer": observer,
         "parties": {
@@ -225,7 +225,7 @@ def _sentence(
         else f"epsilon {epsilon_text(epsilon)} at delta {first.delta:g}"
     )
     return (
-        f"{relation.capitalize()} one {mechanism.unit} changes what {who[observer]} can see by at "
+        f"{relation.capitalize()} one {mechanism.capabilities.unit} changes what {who[observer]} can see by at "
         f"most {figure}." + (f" Epsilon does not cover {DRAFTED}." if _drafted(mechanism) else "")
     )
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from homo_dp.federation.mechanisms.base import Update, weighted_mean
-from homo_dp.federation.mechanisms.round_sums import SUM
+from homo_dp.federation.protocol.round_sums import SUM
 from homo_dp.privacy.errors import PrivacyError
 from tests.federation.small import small_config, small_mechanism, zeros
 
@@ -26,33 +26,9 @@ def test_the_mean_is_by_weight_and_changes_no_update() -> None:
     assert updates[0].tensors["w"].tolist() == [1.0, 1.0]
 
 
-def test_metrics_take_rounds_of_their_own() -> None:
-    mechanism = small_mechanism(
-        small_config(train__rounds=4, metrics__every=2, **NOISED), {"a": 2000}
-    )
-    assert list(mechanism.sums) == [3, 6]
-    assert (mechanism.rounds, mechanism.facts.rounds) == (6, 4)
-    assert [mechanism.training_round(number) for number in range(1, 7)] == [1, 2, 2, 3, 4, 4]
-    plan = mechanism.planned(mechanism.facts.parties["a"])
-    assert plan.all_rounds == 6
-    assert len(plan.releases) == 2  # updates, and counts of test rows
-
-
-def test_metrics_need_a_mechanism_that_has_a_share_for_them() -> None:
-    mechanism = small_mechanism(small_config(train__rounds=2, **NOISED), {"a": 2000})
-    type(mechanism).asks_metrics, before = False, type(mechanism).asks_metrics
-    try:
-        with pytest.raises(
-            PrivacyError, match=r"metrics\.release=noised: needs dp_sgd or dp_fedsgd"
-        ):
-            _ = mechanism.sums
-    finally:
-        type(mechanism).asks_metrics = before
-
-
 def test_the_answer_of_another_sum_is_one_float64_vector() -> None:
     mechanism = small_mechanism(small_config(train__rounds=2, **NOISED), {"a": 2000})
-    asked = next(iter(mechanism.sums.values()))
+    asked = next(iter(mechanism.run.sums.values()))
     assert mechanism.signature_of(zeros(), asked) == {SUM: ((asked.dimension,), torch.float64)}
     assert mechanism.signature_of(zeros(), None).keys() == zeros().keys()
 

@@ -11,7 +11,7 @@ from tests.federation.small import small_config, small_mechanism
 
 ACCOUNT = Account("run-1", "table", "a")
 MECHANISM = small_mechanism(small_config(train__rounds=3), {"a": 20})
-PLAN = MECHANISM.planned(MECHANISM.facts.parties["a"])
+PLAN = MECHANISM.run.planned(MECHANISM.facts.parties["a"])
 
 
 def test_a_charge_names_run_data_party_round_and_what_was_done() -> None:
@@ -23,7 +23,7 @@ def test_a_charge_names_run_data_party_round_and_what_was_done() -> None:
         PLAN.sigma,
         PLAN.delta,
     )
-    assert charge.noise == MECHANISM.noise_label
+    assert charge.noise == MECHANISM.noise.label
 
 
 def test_a_reader_of_the_model_is_charged_for_the_model() -> None:
@@ -48,7 +48,7 @@ def test_metrics_are_charged_beside_training() -> None:
         metrics__every=3,
     )
     mechanism = small_mechanism(config, {"a": 2000})
-    plan = mechanism.planned(mechanism.facts.parties["a"])
+    plan = mechanism.run.planned(mechanism.facts.parties["a"])
     found = {
         charge.kind: times for charge, times in ACCOUNT.all_planned(mechanism, plan, "aggregator")
     }

@@ -319,7 +319,7 @@ def test_an_empty_cohort_still_steps_and_still_adds_noise() -> None:
     mechanism = user_mechanism(config)
     aggregator = build_aggregator(config, RUN, zeros(1000), mechanism, None)
     aggregator.mechanism.on_receive([], zeros(1000), 1)
-    assert mechanism.combines_empty_rounds
+    assert mechanism.capabilities.answers_empty_rounds
     assert float(mechanism.on_receive([], zeros(1000), 1).weights["weight"].std()) > 0
 
 

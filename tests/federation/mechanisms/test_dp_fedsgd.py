@@ -11,6 +11,7 @@ from homo_dp.config.load import load_config
 from homo_dp.core.errors import ConfigError
 from homo_dp.federation.mechanisms.base import Update
 from homo_dp.federation.mechanisms.dp_fedsgd import DpFedSgd
+from homo_dp.federation.mechanisms.shared_noise import noise_label
 from homo_dp.privacy.noise.grid import on_grid
 from homo_dp.runs.simulation import Simulation
 from tests.federation.small import (
@@ -79,7 +80,9 @@ def test_shared_noise_is_a_share_of_one_tables_noise() -> None:
     assert shared.plan(party).events == alone.plan(party).events
     assert "5 parties share" in shared.plan(party).notes[0]
     assert "pooled" in alone.plan(party).notes[0]
-    assert "shared by 5 parties, 0 dropouts and 1 colluders" in shared.noise_label
+    assert "shared by 5 parties, 0 dropouts and 1 colluders" in noise_label(
+        shared.noise.label, shared.noise_share
+    )
 
 
 @pytest.mark.parametrize(

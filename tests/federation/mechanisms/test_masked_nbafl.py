@@ -44,7 +44,7 @@ def masked(
 def test_no_trust_is_needed_and_both_observers_pay_for_the_exposures() -> None:
     mechanism = masked()
     plan = mechanism.plan(mechanism.facts.parties["a"])
-    assert not mechanism.leaves_noise_to_aggregator(mechanism.config)
+    assert not mechanism.capabilities.leaves_noise_to_aggregator(mechanism.config)
     assert mechanism.ledger_keeper == "party"
     assert (
         plan.events["aggregator"]

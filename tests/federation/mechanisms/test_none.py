@@ -13,7 +13,7 @@ def test_weights_leave_as_they_are_and_the_plan_promises_nothing() -> None:
     config = small_config(privacy__mechanism="none", privacy__noise_multiplier=None)
     mechanism = small_mechanism(config, {"a": 20})
     plan = mechanism.plan(mechanism.facts.parties["a"])
-    assert (mechanism.private, plan.events, plan.sigma) == (False, {}, 0.0)
+    assert (mechanism.capabilities.private, plan.events, plan.sigma) == (False, {}, 0.0)
     assert "NOT PRIVATE" in plan.notes[0]
     model = build_model(config.model, (FEATURES,), (0, 1))
     fit = build_fit(config, model, small_table(), mechanism.facts.parties["a"])

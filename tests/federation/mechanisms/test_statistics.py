@@ -31,7 +31,7 @@ def mechanism(**keys: Any) -> Statistics:
 
 @pytest.mark.parametrize("masked", [False, True])
 def test_all_questions_together_cost_the_target(masked: bool) -> None:
-    asked = mechanism(**{"privacy.secure_aggregation": masked}).sums
+    asked = mechanism(**{"privacy.secure_aggregation": masked}).run.sums
     assert [each.name for each in asked.values()] == ["rows", "classes", "means"]
     spent = epsilon(compose(*(each.event for each in asked.values())), 1e-5).quoted
     assert 1.95 < spent <= 2.0
@@ -39,7 +39,7 @@ def test_all_questions_together_cost_the_target(masked: bool) -> None:
 
 def test_shared_noise_is_less_at_each_party() -> None:
     alone, shared = (
-        mechanism(**{"privacy.secure_aggregation": masked}).sums[1].private_sum
+        mechanism(**{"privacy.secure_aggregation": masked}).run.sums[1].private_sum
         for masked in (False, True)
     )
     assert shared.party_sigma < alone.party_sigma

@@ -138,7 +138,7 @@ def test_metrics_of_each_party_have_its_own_noise(tmp_path: Path) -> None:
     indicators = indicators_of(outcome, None)
     assert set(indicators["released_parties"]) == set(simulation.parties)
     whole = indicators["released_metrics"]["rows"]
-    sigma = simulation.mechanism.sums[2].private_sum.sigma
+    sigma = simulation.mechanism.run.sums[2].private_sum.sigma
     for name, own in indicators["released_parties"].items():
         # a part of three equal ones
         assert own["rows"]["error"] == pytest.approx(whole["error"] / 3**0.5, rel=0.4)

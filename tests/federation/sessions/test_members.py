@@ -91,7 +91,7 @@ def test_sums_hold_the_most_rows_that_a_party_may_declare() -> None:
     facts = federation_facts(config, {"a": MOST_ROWS, "b": 100, "c": 100}, 31)
     assert (
         build_mechanism(config, facts, noise_source(config))
-        .planned(facts.parties["b"])
+        .run.planned(facts.parties["b"])
         .noise_multiplier
         < 0.2
     )

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from homo_dp.core.errors import MessageError, TransportError
-from homo_dp.federation.mechanisms.round_sums import RoundSum
 from homo_dp.federation.protocol.messages import AGGREGATOR, Message, decode, encode
+from homo_dp.federation.protocol.round_sums import RoundSum
 from homo_dp.federation.protocol.transport import Waiting
 from homo_dp.federation.secure_sums import agreement
 from homo_dp.federation.secure_sums.party import SecureSumParty
@@ -31,8 +31,9 @@ class _Masked:
 
     def __init__(self, found: PrivateSum) -> None:
         self.masked_sum = found
+        self.run = self
         self.sums: dict[int, RoundSum] = {}
-        self.rounds = 3
+        self.count = 3
 
 
 @dataclass

@@ -34,7 +34,7 @@ def test_every_sum_of_the_run_and_every_party_that_draws_noise_counts(
         train__row_norm=1.0,
     )
     mechanism = small_mechanism(config, PARTIES)
-    plan = mechanism.planned(mechanism.facts.parties["a"])
+    plan = mechanism.run.planned(mechanism.facts.parties["a"])
     assert plan.all_rounds == 3
     rounds = 2 * (FEATURES + 2)  # weights, bias, and one for clip bits
     assert _draws(mechanism, "a", plan, 3) == (rounds + MOMENT) * draw

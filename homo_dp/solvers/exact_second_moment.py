@@ -9,7 +9,7 @@ loss from any weights: nothing diverges, on separable tables neither. Bounds tha
 the values cost nothing, as the inverse brings every column to its own scale.
 
 ``train.weight_decay`` keeps weights from learning rows by heart. Where ``train.column_share`` is
-above 0 it is a penalty on weights of columns as ``column_scales.py`` has them, without noise:
+above 0 it is a penalty on weights of columns as ``standardisation.py`` has them, without noise:
 numbers of spread 1, levels as they are.
 """
 
@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Final
 
 import torch
@@ -25,25 +25,15 @@ from torch import Tensor
 
 from homo_dp.config.schema import Config
 from homo_dp.core.errors import ConfigError
-from homo_dp.federation.mechanisms.base import (
-    Combined,
-    FederationFacts,
-    Update,
-    Weights,
-    weighted_mean,
-)
-from homo_dp.federation.mechanisms.local_fit import LocalFit
-from homo_dp.federation.mechanisms.round_sums import SUM, ExactSum, RoundSum, RoundSums
-from homo_dp.federation.mechanisms.second_moment_round import (
-    FIRST,
-    MOMENT,
-    MOST_WIDTH,
-    as_table,
-    as_weights,
-)
 from homo_dp.federation.protocol.messages import Signature
+from homo_dp.federation.protocol.party_plan import FederationFacts
+from homo_dp.federation.protocol.round_sums import ExactSum, RoundSum, RoundSums
+from homo_dp.federation.protocol.tensors import Weights
 from homo_dp.privacy.gradients.losses import output_gradient
 from homo_dp.privacy.moments import as_vector, second_moment, triangle_size
+from homo_dp.solvers.plain import TrainedWeights
+from homo_dp.solvers.second_moment import FIRST, MOMENT, MOST_WIDTH
+from homo_dp.solvers.solver import PartyRows, as_table, as_weights
 
 _log = logging.getLogger(__name__)
 # of a row: columns and pixels are within [-1, 1], what a model makes of an image is not far from it
@@ -57,17 +47,20 @@ _PENALTY: Final = "solver.penalty"
 _PIECE = 16_384  # rows in hand at a time
 
 
-class ExactMoment:
+class ExactSecondMoment(TrainedWeights):
     """Asks parties for their mean second moment, then for mean gradients; takes the steps. NOT
     PRIVATE.
     """
 
+    sends = "mean gradient of its rows"
+    parties_step = False
+
     def __init__(
         self, config: Config, facts: FederationFacts, party_weights: Mapping[str, float]
     ) -> None:
-        self._config, self._facts, self._weights = config, facts, party_weights
+        super().__init__(config, facts, party_weights)
         self._width = facts.parameters // facts.outputs
-        self._held: tuple[LocalFit, Tensor] | None = None
+        self._held: tuple[PartyRows, Tensor] | None = None
         self._inverse: Tensor | None = None
         self._penalty = torch.zeros(self._width, dtype=torch.float64)
         if self._width > MOST_WIDTH:
@@ -89,7 +82,7 @@ class ExactMoment:
         """
         return _MOST_VALUE * math.sqrt(self._width)
 
-    def longest_gradient(self, weights: Weights) -> float:
+    def longest(self, weights: Weights) -> float:
         """A norm that no mean gradient at these weights reaches: that of a row times that of its
         errors.
 
@@ -106,12 +99,12 @@ class ExactMoment:
 
     # --- at the party ---
 
-    def answer(self, fit: LocalFit) -> Weights:
+    def row_sum(self, fit: PartyRows, asked: RoundSum) -> Tensor:
         """The mean of x x^T over this party's rows."""
         rows = self._rows(fit)
-        return {SUM: as_vector(rows.t() @ rows / max(1, len(rows)))}
+        return as_vector(rows.t() @ rows / max(1, len(rows)))
 
-    def gradient(self, fit: LocalFit) -> Weights:
+    def update(self, fit: PartyRows) -> Weights:
         """The mean gradient of this party's rows at the weights of the round, under the names of
         the weights.
         """
@@ -128,7 +121,7 @@ class ExactMoment:
         like = {name: weight.double() for name, weight in weights.items()}
         return as_weights(total / max(1, len(rows)), like)
 
-    def _rows(self, fit: LocalFit) -> Tensor:
+    def _rows(self, fit: PartyRows) -> Tensor:
         """This party's rows with a 1 for the bias, float64; made once."""
         if self._held is None or self._held[0] is not fit:
             self._held = fit, fit.linear_rows().double()
@@ -136,7 +129,7 @@ class ExactMoment:
 
     # --- at the aggregator ---
 
-    def take(self, parts: Mapping[str, Tensor], current: Weights) -> Combined:
+    def take(self, parts: Mapping[str, Tensor], current: Weights) -> Weights | None:
         """The inverse of the mean second moment of all rows, by the weights of the parties.
 
         A party that did not answer may have all of its rows in one direction, as long as numbers of
@@ -163,9 +156,9 @@ class ExactMoment:
                 "the second moment of the parties has no inverse and is left out: steps are short "
                 "ones"
             )
-            return Combined(current, metrics={"discarded": 1.0}, discarded=True)
+            return None
         self._inverse, self._penalty = inverse, penalty
-        return Combined(current)
+        return current
 
     def _columns(self, moment: Tensor) -> tuple[Tensor, Tensor]:
         """The matrix that brings rows to columns of mean 0 and spread 1 (not levels), and what a
@@ -195,20 +188,20 @@ class ExactMoment:
         lengths[last:] = 0.0
         return found, lengths
 
-    def moved(self, updates: Sequence[Update], current: Weights, round_number: int) -> Combined:
+    def moved(self, mean: Weights, current: Weights, round_number: int) -> Weights:
         """A step on the mean gradient; the penalty is part of gradient and curvature."""
         train = self._config.train
         rate = train.schedule.rate(
             train.learning_rate, round_number - 1, self._facts.rounds, train.weight_decay
         )
         table = as_table(current)
-        gradient = as_table(weighted_mean(updates)) + self._penalty * table
+        gradient = as_table(mean) + self._penalty * table
         moved = table - rate * gradient @ self._steps()
         if not float(moved.abs().max()) <= _MOST_WEIGHT:
             _log.warning(
                 "round %d: a weight passed %g and is cut to it", round_number, _MOST_WEIGHT
             )
-        return Combined(as_weights(moved.clamp(-_MOST_WEIGHT, _MOST_WEIGHT), current))
+        return as_weights(moved.clamp(-_MOST_WEIGHT, _MOST_WEIGHT), current)
 
     def _steps(self) -> Tensor:
         """What gradients are multiplied with; if nobody answered the first round, for numbers of

@@ -28,14 +28,13 @@ from torch import Tensor
 
 from homo_dp.config.schema import Config
 from homo_dp.core.errors import ConfigError
-from homo_dp.federation.mechanisms.base import FederationFacts, Release
-from homo_dp.federation.mechanisms.local_fit import LocalFit
-from homo_dp.federation.mechanisms.round_sums import SUM, RoundSum, share_noise
+from homo_dp.federation.protocol.party_plan import FederationFacts
+from homo_dp.federation.protocol.round_sums import RoundSum, share_noise
 from homo_dp.privacy.gradients.clipping import clip_factors, row_norms
 from homo_dp.privacy.gradients.row_sums import BELOW
 from homo_dp.privacy.linear_rows import transformed_rows
-from homo_dp.privacy.noise.source import NoiseSource
 from homo_dp.privacy.private_sum import NoiseShare, PrivateSum
+from homo_dp.solvers.solver import PartyRows
 
 COLUMNS: Final = "columns"
 LABEL = 1.0  # length of a label beside a row of norm 1
@@ -58,7 +57,7 @@ class ColumnScales:
     odds: Tensor  # one an output, float64
 
 
-class ColumnRound:
+class Standardisation:
     """Asks means, squares and labels, then means and squares of rows in the columns that follow,
     and again.
 
@@ -104,10 +103,10 @@ class ColumnRound:
 
     # --- at the party ---
 
-    def answer(
-        self, fit: LocalFit, asked: RoundSum, columns: Tensor | None, noise: NoiseSource
-    ) -> Release:
-        """This party's part; of rows in the columns that came with the weights, where some did."""
+    def row_sum(self, fit: PartyRows, asked: RoundSum, columns: Tensor | None) -> Tensor:
+        """What this party's rows add up to; in the columns that came with the weights, where some
+        did.
+        """
         private_sum = asked.private_sum
         rows = fit.linear_rows()
         rows = rows if columns is None else transformed_rows(rows, columns)
@@ -122,8 +121,7 @@ class ColumnRound:
             )
             factors = clip_factors(row_norms(parts), most).unsqueeze(1)
             total += torch.where(factors > 0, parts * factors, 0.0).sum(0)
-        released = private_sum.release(total, noise)
-        return Release({SUM: released}, asked.event, private_sum.party_sigma, private_sum.relation)
+        return total
 
     def _parts(self, rows: Tensor, labels: Tensor, with_labels: bool) -> Tensor:
         if not with_labels:

@@ -6,7 +6,7 @@ import math
 
 import torch
 
-from homo_dp.federation.mechanisms.whitening import Whitening, least_squares, towards_zero
+from homo_dp.solvers.whitening import Whitening, least_squares, towards_zero
 
 ROWS = torch.randn(
     4000, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64

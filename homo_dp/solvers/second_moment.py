@@ -1,5 +1,5 @@
-"""The round of DP-FedSGD that asks the second moment of the rows, at the party and at the
-aggregator.
+"""Solver ``second_moment``: asks the second moment of the rows, and takes gradients in the
+coordinates that follow from it.
 
 Data walk: rows, clipped to ``train.row_norm`` -> sum of x x^T with noise -> aggregator: coordinates
 in which rows are alike (``whitening.py``) -> sent to parties with the weights of every later round
@@ -12,26 +12,36 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 import torch
 from torch import Tensor
 
+from homo_dp.config.privacy import RecordKeys, keys_of
 from homo_dp.config.schema import Config
 from homo_dp.core.errors import ConfigError
-from homo_dp.federation.mechanisms.base import Combined, FederationFacts, Release, Weights
-from homo_dp.federation.mechanisms.calibration import Calibration
-from homo_dp.federation.mechanisms.column_scales import COLUMNS, ColumnRound
-from homo_dp.federation.mechanisms.local_fit import LocalFit
-from homo_dp.federation.mechanisms.round_sums import SUM, RoundSum, RoundSums, share_noise
-from homo_dp.federation.mechanisms.whitening import Whitening, least_squares
 from homo_dp.federation.protocol.messages import Signature
+from homo_dp.federation.protocol.party_plan import FederationFacts
+from homo_dp.federation.protocol.round_sums import RoundSum, RoundSums, share_noise
+from homo_dp.federation.protocol.tensors import Weights
 from homo_dp.privacy.gradients.row_sums import BELOW
 from homo_dp.privacy.linear_rows import transformed_rows
 from homo_dp.privacy.moments import moment_sum, second_moment, triangle_size
-from homo_dp.privacy.noise.source import NoiseSource
 from homo_dp.privacy.private_sum import NoiseShare, PrivateSum
+from homo_dp.solvers.calibration import Calibration
+from homo_dp.solvers.solver import (
+    Gradients,
+    LinearGradients,
+    PartyRows,
+    Solver,
+    Step,
+    as_table,
+    as_weights,
+    in_own_coordinates,
+)
+from homo_dp.solvers.standardisation import COLUMNS, Standardisation
+from homo_dp.solvers.whitening import Whitening, least_squares
 
 FIRST: Final = 1  # the round that asks it
 MOMENT: Final = "second_moment"
@@ -40,20 +50,26 @@ MOST_WIDTH = 2000  # columns of a second moment: 2 million numbers
 _SCALE, _SCALED = "solver.scale", "solver.scaled"
 
 
-class MomentRound:
-    """Asks the second moment once, and keeps the coordinates that follow from it.
+class SecondMoment(Solver):
+    """Asks the second moment once, and keeps the coordinates that follow from it; the last rounds
+    fit scores, where ``train.calibration_rounds`` says so.
 
     Guarantees:
         - a row moves the sum by at most ``row_norm ** 2``, and the event is that of its noise;
         - coordinates follow from the released sum alone.
     """
 
-    def __init__(self, config: Config, facts: FederationFacts, share: NoiseShare | None) -> None:
-        self._config, self._facts, self._share = config, facts, share
-        self._width = facts.parameters // facts.outputs
+    def __init__(
+        self,
+        config: Config,
+        facts: FederationFacts,
+        share: NoiseShare | None,
+        noise_of_mean: Callable[[], float],
+    ) -> None:
+        super().__init__(config, facts, share, noise_of_mean)
         self._with_target = config.model.task == "regression"
         self.whitening: Whitening | None = None
-        self.columns = ColumnRound(config, facts, share) if config.train.column_share else None
+        self.columns = Standardisation(config, facts, share) if config.train.column_share else None
         self._scaled: Tensor | None = None  # rows times it are what the moment is asked of
         if self._width > MOST_WIDTH:
             raise ConfigError(
@@ -101,10 +117,10 @@ class MomentRound:
 
     # --- at the party ---
 
-    def answer(self, fit: LocalFit, asked: RoundSum, noise: NoiseSource) -> Release:
+    def row_sum(self, fit: PartyRows, asked: RoundSum) -> Tensor:
         """This party's part of one of the sums."""
         if self.columns is not None and asked.name == COLUMNS:
-            return self.columns.answer(fit, asked, fit.start.get(TRANSFORM), noise)
+            return self.columns.row_sum(fit, asked, fit.start.get(TRANSFORM))
         rows = fit.linear_rows()
         if self.columns is not None:
             rows = transformed_rows(rows, fit.start[TRANSFORM])
@@ -112,35 +128,32 @@ class MomentRound:
             rows = torch.cat(
                 [rows, fit.labels.cpu().to(rows.dtype).reshape(-1, 1).clamp(-1.0, 1.0)], dim=1
             )
-        private_sum = self.asked.private_sum
         # What sums round is left below the norm, as for gradients.
-        released = private_sum.release(moment_sum(rows, self.row_norm * math.sqrt(BELOW)), noise)
-        return Release(
-            {SUM: released}, self.asked.event, private_sum.party_sigma, private_sum.relation
-        )
+        return moment_sum(rows, self.row_norm * math.sqrt(BELOW))
 
-    @property
-    def signature(self) -> Signature:
-        """Names, shapes and dtypes of what comes with the weights after the first of the sums
-        was asked.
-        """
+    def gradients(self, fit: PartyRows) -> Gradients:
+        """Those of a linear layer on rows in the coordinates that come with the weights."""
+        return LinearGradients(fit, TRANSFORM, None)
+
+    def signature(self, round_number: int) -> Signature:
+        """Coordinates come with the weights once the first of the sums was asked."""
+        if round_number <= FIRST:
+            return {}
         return {TRANSFORM: ((self._width, self._width), torch.float32)}
 
     # --- at the aggregator ---
 
     def take(
         self, asked: RoundSum, parts: Mapping[str, Tensor], current: Weights, round_number: int
-    ) -> Combined:
+    ) -> Weights:
         """Scales or coordinates from the released sums, and weights to start from."""
         if self.columns is not None and asked.name == COLUMNS:
             if round_number > FIRST:
                 self._scaled = self.columns.closer(parts, self._lying)
-                return Combined(current)
+                return current
             found = self.columns.take(parts)
             self._scaled = found.transform
-            return Combined(
-                current if self._config.train.init_from else started(current, found.odds)
-            )
+            return current if self._config.train.init_from else started(current, found.odds)
         rows = sum(self._facts.parties[name].rows for name in parts if name in self._facts.parties)
         # under masks: of all
         rows = rows or sum(party.rows for party in self._facts.parties.values())
@@ -150,24 +163,47 @@ class MomentRound:
         moment = second_moment(total, width + self._with_target)
         self.whitening = Whitening.of(moment[:width, :width], noise, self._scaled)
         if not self._with_target:
-            return Combined(current)
+            return current
         weights = least_squares(moment, noise)
         weights = weights if self._scaled is None else self._scaled @ weights
-        return Combined(as_weights(weights.reshape(1, -1), current))
+        return as_weights(weights.reshape(1, -1), current)
 
-    def tensors(self, round_number: int) -> Weights:
-        """What parties need with the weights of a round: the columns that it asks of, or
-        coordinates of gradients.
-        """
+    def tensors(self, weights: Weights, round_number: int, trains: int | None) -> Weights:
+        """The columns that a round asks of, or coordinates of gradients."""
+        if round_number <= FIRST:
+            return {}
+        scores = self._scores(weights) if trains and self.starts_from_mean(trains) else None
+        if scores is not None:
+            return {TRANSFORM: scores.transform.float()}
         asks = round_number <= len(self.sums)
         return {TRANSFORM: (self._lying if asks else self.found.transform).float()}
 
-    def calibration(self, weights: Weights, clip: float) -> Calibration | None:
+    def starts_from_mean(self, trains: int) -> bool:
+        """The last rounds fit the scores of the mean of the models before them."""
+        return trains > self._facts.rounds - self._config.train.calibration_rounds
+
+    def step(self, total: Weights, expected: float, current: Weights, trains: int) -> Step:
+        """Along the gradient; in the last rounds, the model with another spread and mean of its
+        scores.
+        """
+        if not self.starts_from_mean(trains):
+            return super().step(total, expected, current, trains)
+        scores = self._scores(current)
+        if scores is None:
+            return Step(current, whole=True)
+        moved = scores.moved(as_table(total)[0] / expected, self._noise_of_mean())
+        return Step(as_weights(moved.reshape(1, -1), current), whole=True)
+
+    def _back(self, total: Weights, current: Weights) -> Weights:
+        return in_own_coordinates(self.found.back, total, current)
+
+    def _scores(self, weights: Weights) -> Calibration | None:
         """Coordinates of the scores at these weights; None where no column or no moment was
         found.
         """
         if self._scaled is None or self.whitening is None:
             return None
+        clip = keys_of(self._config.privacy, RecordKeys).max_grad_norm
         return Calibration.of(
             as_table(weights)[0],
             self._scaled,
@@ -207,22 +243,4 @@ def started(current: Weights, odds: Tensor) -> Weights:
     return {
         name: odds.to(weight.dtype) if weight.dim() == 1 and weight.shape == odds.shape else weight
         for name, weight in current.items()
-    }
-
-
-def as_table(tensors: Weights) -> Tensor:
-    """Weight and bias of a linear model as one table with a row an output and the bias behind."""
-    # the weight has two dimensions
-    parts = sorted(tensors.values(), key=lambda tensor: -tensor.dim())
-    return torch.cat([part.double().reshape(parts[0].shape[0], -1) for part in parts], dim=1)
-
-
-def as_weights(table: Tensor, like: Weights) -> Weights:
-    """A table that ``as_table`` made, as weight and bias again."""
-    names = sorted(like, key=lambda name: -like[name].dim())
-    outputs = like[names[0]].shape[0]
-    pieces = torch.split(table, [like[name].numel() // outputs for name in names], dim=1)
-    return {
-        name: piece.reshape(like[name].shape).to(like[name].dtype)
-        for name, piece in zip(names, pieces, strict=True)
     }

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from homo_dp.federation.mechanisms.base import FederationFacts, Update
-from homo_dp.federation.mechanisms.centred_rows import CENTRES, SHORTEST, CentredRows
 from homo_dp.federation.mechanisms.dp_fedsgd import DpFedSgd
-from homo_dp.federation.mechanisms.second_moment_round import as_table, as_weights
 from homo_dp.federation.sessions.build import build_mechanism, federation_facts, noise_source
+from homo_dp.solvers.gradient import CENTRES, SHORTEST, BoundedGradient, CentredRows
+from homo_dp.solvers.solver import as_table, as_weights
 from tests.federation.small import FEATURES, small_config, small_party, weights_message, zeros
 
 LEVELS = {1: 0.5, 2: 0.5}
@@ -75,12 +75,13 @@ def test_axes_follow_from_declared_levels_and_noise() -> None:
 
 def test_the_aggregator_goes_back_to_the_columns_own_axes() -> None:
     mechanism = mechanism_of(10_000)
+    assert isinstance(mechanism.solver, BoundedGradient)
     turned = {
         "linear.weight": torch.tensor([[100.0, 200.0, 400.0]]),
         "linear.bias": torch.tensor([50.0]),
     }
     moved = mechanism.on_receive([Update("a", turned, 1.0)], zeros(), 1).weights
-    step = as_weights(mechanism._axes.back(as_table(turned)) / 10_000, zeros())
+    step = as_weights(mechanism.solver.axes.back(as_table(turned)) / 10_000, zeros())
     assert torch.allclose(moved["linear.weight"], -step["linear.weight"])
     assert torch.allclose(moved["linear.bias"], -step["linear.bias"])
 

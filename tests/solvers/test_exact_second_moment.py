@@ -15,11 +15,11 @@ from torch import Tensor
 from homo_dp.config.load import load_config
 from homo_dp.core.errors import ConfigError, MessageError
 from homo_dp.data.rows import Table
-from homo_dp.federation.mechanisms.base import PartyFacts, Update, Weights
+from homo_dp.federation.mechanisms.base import PartyFacts, Update, Weights, party_weights
 from homo_dp.federation.mechanisms.dp_fedsgd import DpFedSgd
 from homo_dp.federation.mechanisms.none import PlainAveraging
-from homo_dp.federation.mechanisms.round_sums import SUM, ExactSum, RoundSum, RoundSums
 from homo_dp.federation.protocol.messages import Message
+from homo_dp.federation.protocol.round_sums import SUM, ExactSum, RoundSum, RoundSums
 from homo_dp.federation.sessions.build import build_aggregator, build_fit
 from homo_dp.models.registry import build_model
 from homo_dp.privacy.errors import PrivacyError
@@ -68,21 +68,22 @@ class Run:
             name: build_fit(self.config, model, table, mechanism.facts.parties[name])
             for name, table in tables.items()
         }
-        weights, asked = zeros(), mechanism.sums[1]
+        weights, asked = zeros(), mechanism.run.sums[1]
         parts = {}
         for name, fit in self.fits.items():
             fit.begin(weights)
             if name not in missing:
-                parts[name] = mechanism.answer(fit, asked).tensors[SUM]
+                parts[name] = mechanism.run.answer(fit, asked).tensors[SUM]
         if parts:
-            weights = mechanism.take_sum(asked, parts, weights, 1).weights
+            weights = mechanism.run.take_sum(asked, parts, weights, 1).weights
         self.losses = []
+        weights_of = party_weights(self.config, mechanism.facts)
         for number in range(1, self.config.train.rounds + 1):
             updates = []
             for name, fit in self.fits.items():
                 release = fit.fit(mechanism, weights, number, {})
                 assert release.event is None
-                updates.append(Update(name, release.tensors, mechanism.party_weights[name]))
+                updates.append(Update(name, release.tensors, weights_of[name]))
             weights = mechanism.on_receive(updates, weights, number).weights
             self.losses.append(self.loss(weights, tables))
         self.weights = weights
@@ -273,8 +274,8 @@ def test_a_moment_without_an_inverse_is_left_out(monkeypatch: pytest.MonkeyPatch
     assert found.losses == Run({"a": table}, missing=("a",)).losses
     assert found.losses[-1] < math.log(2)
     # 1 over it: infinite
-    asked, tiny = found.mechanism.sums[1], torch.eye(FEATURES + 1, dtype=torch.float64) * 1e-310
-    combined = found.mechanism.take_sum(asked, {"a": as_vector(tiny)}, zeros(), 1)
+    asked, tiny = found.mechanism.run.sums[1], torch.eye(FEATURES + 1, dtype=torch.float64) * 1e-310
+    combined = found.mechanism.run.take_sum(asked, {"a": as_vector(tiny)}, zeros(), 1)
     assert combined.discarded
     assert not found.mechanism.state()
 

@@ -13,10 +13,11 @@ from dp_accounting import GaussianDpEvent
 from torch import Tensor
 
 from homo_dp.config.load import load_config
+from homo_dp.config.mechanisms import DP_FEDSGD
 from homo_dp.federation.mechanisms.base import Combined, PartyFacts, Release, Weights
 from homo_dp.federation.mechanisms.dp_fedsgd import DpFedSgd
 from homo_dp.federation.mechanisms.local_fit import LocalFit
-from homo_dp.federation.mechanisms.round_sums import (
+from homo_dp.federation.protocol.round_sums import (
     SUM,
     RoundSum,
     RoundSums,
@@ -45,13 +46,13 @@ from tests.federation.small import (
 )
 
 RADIUS = 2.0  # rows are clipped to this norm, so X^T X has sensitivity RADIUS^2
-HERE = "tests.federation.mechanisms.test_round_sums:SecondMomentFirst"
+HERE = "tests.federation.protocol.test_round_sums:SecondMomentFirst"
 
 
 class SecondMomentFirst(DpFedSgd):
     """Round 1 asks X^T X, the others train."""
 
-    name = "second_moment_first"
+    capabilities = replace(DP_FEDSGD, name="second_moment_first")
     moment: Tensor | None = None
     width = FEATURES
 
@@ -81,7 +82,7 @@ class SecondMomentFirst(DpFedSgd):
 
 
 class Wide(SecondMomentFirst):
-    name = "wide"
+    capabilities = replace(DP_FEDSGD, name="wide")
     width = 30  # breast cancer
 
 
@@ -150,7 +151,7 @@ def test_a_row_that_is_too_long_is_clipped() -> None:
 def test_the_noise_of_the_training_is_solved_so_that_all_fits_in_the_target() -> None:
     config = _config(privacy__noise_multiplier=None, privacy__target_epsilon=2.0)
     mechanism = small_mechanism(config, {"a": 2000})
-    plan = mechanism.planned(mechanism.facts.parties["a"])
+    plan = mechanism.run.planned(mechanism.facts.parties["a"])
     spent = epsilon_after(plan, "aggregator", plan.all_rounds)
     assert spent is not None
     assert 0.99 * 2.0 <= spent.quoted <= 2.0
@@ -175,7 +176,7 @@ def test_what_was_released_before_the_run_is_solved_for_and_stated() -> None:
     config = small_config(privacy__noise_multiplier=None, privacy__target_epsilon=2.0)
     plain = small_mechanism(config, {"a": 2000})
     later = type(plain)(config, replace(plain.facts, before=GaussianDpEvent(4.0)), plain.noise)
-    plan = later.planned(later.facts.parties["a"])
+    plan = later.run.planned(later.facts.parties["a"])
     spent, none_yet = (
         epsilon_after(plan, "aggregator", plan.rounds),
         epsilon_after(plan, "aggregator", 0),
@@ -227,14 +228,14 @@ def test_a_whole_run_asks_and_trains(tmp_path: Path, masked: bool) -> None:
         [data.train.features.double() for data in simulation.federation.parties.values()]
     )
     features *= (RADIUS / features.norm(dim=1, keepdim=True)).clamp(max=1.0)
-    sigma = mechanism.sums[1].private_sum.party_sigma * len(simulation.parties) ** 0.5
+    sigma = mechanism.run.sums[1].private_sum.party_sigma * len(simulation.parties) ** 0.5
     assert float((mechanism.moment - features.T @ features).abs().max()) < 6 * sigma
 
 
 def test_a_cap_on_releases_names_the_other_sums() -> None:
     config = _config()
     mechanism = small_mechanism(config, {"a": 20})
-    plan = mechanism.planned(mechanism.facts.parties["a"])
+    plan = mechanism.run.planned(mechanism.facts.parties["a"])
     own = load_config(None, {"party.caps.releases": ["update"]})
     with pytest.raises(PlanRefused, match="second_moment"):
         check_releases_cap(own, mechanism, plan)
@@ -274,7 +275,7 @@ def test_an_answer_that_costs_more_than_its_plan_never_leaves(tmp_path: Path) ->
 def test_a_sum_of_more_numbers_than_a_model_may_have_is_refused(cap: dict[str, int]) -> None:
     asked = RoundSum("second_moment", PrivateSum(6, 1.0, 1.0, 10), "")
     mechanism = small_mechanism(small_config(), {"a": 20})
-    plan = replace(mechanism.planned(mechanism.facts.parties["a"]), sums={1: asked})
+    plan = replace(mechanism.run.planned(mechanism.facts.parties["a"]), sums={1: asked})
     with pytest.raises(PlanRefused, match="sum second_moment has 6 numbers") as refusal:
         check_releases_cap(load_config(None, cap), mechanism, plan)
     assert refusal.value.reason == "releases_cap"

@@ -14,13 +14,24 @@ gradients clipped there -> aggregator: the step in the columns' own axes.
 
 from __future__ import annotations
 
+import functools
+import math
 from dataclasses import dataclass
 from typing import Final
 
 import torch
 from torch import Tensor
 
+from homo_dp.config.privacy import RecordKeys, keys_of
 from homo_dp.federation.protocol.messages import Signature
+from homo_dp.federation.protocol.tensors import Weights
+from homo_dp.solvers.solver import (
+    Gradients,
+    LinearGradients,
+    PartyRows,
+    Solver,
+    in_own_coordinates,
+)
 
 # the tensor that comes with the weights: centres of the columns, then the length
 CENTRES: Final = "solver.centres"
@@ -74,3 +85,44 @@ class CentredRows:
         centres, ones = torch.split(self.tensor.double(), [len(self.centres), 1])
         step[:, -1] = step[:, -1] * ones * self.reach - step[:, :-1] @ centres
         return step
+
+
+class BoundedGradient(Solver):
+    """Solver ``gradient``: the gradient of a record is bounded by its row, of a norm that is
+    clipped.
+
+    A model with a bias has its rows centred, which the bias makes up for.
+    """
+
+    def gradients(self, fit: PartyRows) -> Gradients:
+        """Those of a linear layer on rows around their centres."""
+        return LinearGradients(fit, CENTRES if self._centred else None, self._config.train.row_norm)
+
+    def signature(self, round_number: int) -> Signature:
+        """The centres come with all weights."""
+        return CentredRows.signature(self._width) if self._centred else {}
+
+    def tensors(self, weights: Weights, round_number: int, trains: int | None) -> Weights:
+        """The centres, which follow from public numbers."""
+        return {CENTRES: self.axes.tensor} if self._centred else {}
+
+    def _back(self, total: Weights, current: Weights) -> Weights:
+        return in_own_coordinates(self.axes.back, total, current) if self._centred else total
+
+    @property
+    def _centred(self) -> bool:
+        return self._config.model.bias
+
+    @functools.cached_property
+    def axes(self) -> CentredRows:
+        """From public numbers: the levels of columns, the noise and the rate."""
+        train, rounds = self._config.train, math.sqrt(self._facts.rounds)
+        clip_norm = keys_of(self._config.privacy, RecordKeys).max_grad_norm
+        centres = torch.zeros(self._width - 1, dtype=torch.float64)
+        for place, share in self._facts.levels.items():
+            centres[place] = share
+        noise = self._noise_of_mean()
+        server = train.server_optimizer
+        reach = train.learning_rate / (1 - (server.momentum if server.name == "fedavgm" else 0.0))
+        kappa = clip_norm * rounds / noise
+        return CentredRows.of(centres, train.row_norm or clip_norm, kappa, reach * noise * rounds)

@@ -7,14 +7,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
 
-from homo_dp.federation.mechanisms.round_sums import UPDATE, RoundSums, events_of
+from homo_dp.config.capabilities import Observer as Observer
+from homo_dp.federation.protocol.round_sums import UPDATE, RoundSums, events_of
 from homo_dp.privacy.accounting.dp_event import DpEvent, NoOpDpEvent
 from homo_dp.privacy.accounting.events import compose
 from homo_dp.privacy.ledger.rows import NOISE_ALONE
 
-Observer = Literal["aggregator", "model_reader"]
 Levels = Mapping[int, float]
 """Encoded columns that are 0 or 1, with the share of rows that each has if all levels of its
 column are as frequent.
@@ -63,7 +62,7 @@ class PartyPlan:
     kept against the readers of the model, and theirs is the figure to quote. ``sums`` are rounds of
     the run that ask another sum, and ``before`` what was released before the first round, after
     which the run was chosen; ``order`` is that of the Renyi filter by which both add up. They are
-    put in by ``Mechanism.planned``.
+    put in by ``RunRounds.planned``.
     """
 
     noise_multiplier: float

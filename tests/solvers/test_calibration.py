@@ -13,14 +13,14 @@ from torch import Tensor
 from homo_dp.config.load import load_config
 from homo_dp.core.errors import ConfigError
 from homo_dp.federation.mechanisms.base import Update
-from homo_dp.federation.mechanisms.calibration import LONGEST_STEP, SHORTEST, Calibration
 from homo_dp.federation.mechanisms.dp_fedsgd import DpFedSgd
-from homo_dp.federation.mechanisms.second_moment_round import TRANSFORM
 from homo_dp.federation.mechanisms.train_hooks import Hooks, with_hooks
-from homo_dp.federation.mechanisms.whitening import Whitening
 from homo_dp.federation.sessions.build import build_mechanism, federation_facts, noise_source
 from homo_dp.privacy.gradients.losses import binary_logistic
 from homo_dp.runs.simulation import Simulation
+from homo_dp.solvers.calibration import LONGEST_STEP, SHORTEST, Calibration
+from homo_dp.solvers.second_moment import TRANSFORM, SecondMoment
+from homo_dp.solvers.whitening import Whitening
 from tests.federation.small import small_config
 from tests.privacy.test_linear_rows import linear_sum
 
@@ -149,14 +149,15 @@ def small(*, outputs: int = 1, **keys: Any) -> DpFedSgd:
 
 def test_only_the_last_rounds_are_in_coordinates_of_scores_and_a_restart_gives_the_same() -> None:
     mechanism = small(train__calibration_rounds=2)
-    assert mechanism._moment is not None
+    solver = mechanism.solver
+    assert isinstance(solver, SecondMoment)
     columns = torch.eye(4, dtype=torch.float64)
     columns[-1, :-1] = 0.2
-    mechanism._moment._scaled = columns
-    mechanism._moment.whitening = Whitening.of(torch.eye(4, dtype=torch.float64), 1e-9, columns)
+    solver._scaled = columns
+    solver.whitening = Whitening.of(torch.eye(4, dtype=torch.float64), 1e-9, columns)
     weights = {"linear.weight": torch.tensor([[1.0, 2.0, 0.0]]), "linear.bias": torch.tensor([0.5])}
     rounds = range(1, 9)  # columns, moment, then six that train
-    assert [number for number in rounds if mechanism.starts_from_mean(number)] == [7, 8]
+    assert [number for number in rounds if mechanism.run.starts_from_mean(number)] == [7, 8]
     sent = [mechanism.broadcast_tensors(number, weights)[TRANSFORM] for number in (6, 7, 8)]
     assert torch.linalg.matrix_rank(sent[0]) == 4
     assert [int(torch.linalg.matrix_rank(each)) for each in sent[1:]] == [2, 2]

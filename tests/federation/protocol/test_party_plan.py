@@ -4,8 +4,8 @@ without this party.
 
 from dp_accounting.dp_event import GaussianDpEvent, NoOpDpEvent
 
-from homo_dp.federation.mechanisms.party_plan import FederationFacts, PartyFacts, PartyPlan
-from homo_dp.federation.mechanisms.round_sums import RoundSum
+from homo_dp.federation.protocol.party_plan import FederationFacts, PartyFacts, PartyPlan
+from homo_dp.federation.protocol.round_sums import RoundSum
 from homo_dp.privacy.accounting.accountants import epsilon
 from homo_dp.privacy.accounting.events import compose
 from homo_dp.privacy.private_sum import PrivateSum

@@ -14,9 +14,7 @@ from homo_dp.core.errors import ConfigError
 from homo_dp.data.rows import Table
 from homo_dp.federation.mechanisms.base import Update
 from homo_dp.federation.mechanisms.dp_fedsgd import DpFedSgd
-from homo_dp.federation.mechanisms.round_sums import SUM
-from homo_dp.federation.mechanisms.second_moment_round import TRANSFORM, as_table, as_weights
-from homo_dp.federation.mechanisms.whitening import Whitening
+from homo_dp.federation.protocol.round_sums import SUM
 from homo_dp.federation.sessions.build import (
     build_fit,
     build_mechanism,
@@ -27,6 +25,9 @@ from homo_dp.models.registry import build_model
 from homo_dp.models.scoring import round_metrics
 from homo_dp.privacy.private_sum import PrivateSum
 from homo_dp.runs.simulation import RunOutcome, Simulation
+from homo_dp.solvers.second_moment import TRANSFORM, SecondMoment
+from homo_dp.solvers.solver import as_table, as_weights
+from homo_dp.solvers.whitening import Whitening
 from tests.federation.small import small_config, small_mechanism, zeros
 
 MOMENT = {
@@ -134,13 +135,14 @@ def test_a_step_goes_back_to_the_columns_coordinates() -> None:
     mechanism = small_mechanism(config, {"a": 100})
     assert isinstance(mechanism, DpFedSgd)
     moment = torch.diag(torch.tensor([4.0, 1.0, 0.25, 1.0], dtype=torch.float64))
-    assert mechanism._moment is not None
-    mechanism._moment.whitening = Whitening.of(moment, noise=1e-9)
+    solver = mechanism.solver
+    assert isinstance(solver, SecondMoment)
+    solver.whitening = Whitening.of(moment, noise=1e-9)
     gradient = {
         "linear.weight": torch.tensor([[200.0, 100.0, 50.0]]),
         "linear.bias": torch.tensor([100.0]),
     }
-    turned = as_weights(as_table(gradient) @ mechanism._moment.found.transform, gradient)
+    turned = as_weights(as_table(gradient) @ solver.found.transform, gradient)
     # a Newton step: S^-1 g
     moved = mechanism.on_receive([Update("a", turned, 1.0)], zeros(), 1).weights
     assert torch.allclose(moved["linear.weight"], torch.tensor([[-0.5, -1.0, -2.0]]), atol=1e-5)
@@ -198,8 +200,8 @@ def sum_of(features: Tensor, transform: Tensor, asked: int, declared: int) -> tu
     labels = torch.zeros(len(features)).long()
     fit = build_fit(config, model, Table(features, labels), mechanism.facts.parties["a"])
     fit.begin(dict(model.module.state_dict()) | {TRANSFORM: transform})
-    question = mechanism.sums[asked]
-    return mechanism.answer(fit, question).tensors[SUM], question.private_sum.clip_norm
+    question = mechanism.run.sums[asked]
+    return mechanism.run.answer(fit, question).tensors[SUM], question.private_sum.clip_norm
 
 
 @pytest.mark.parametrize("asked", [2, 3])  # the second look at the columns, and the moment

@@ -17,21 +17,21 @@ from homo_dp.config.load import load_config
 from homo_dp.config.schema import Config
 from homo_dp.core.errors import ConfigError
 from homo_dp.federation.mechanisms.base import PartyFacts
-from homo_dp.federation.mechanisms.column_scales import (
-    COLUMNS,
-    MOST_SCALE,
-    ROOM,
-    WHOLE,
-    ColumnRound,
-)
 from homo_dp.federation.mechanisms.local_fit import LocalFit
-from homo_dp.federation.mechanisms.round_sums import SUM, share_noise
-from homo_dp.federation.mechanisms.second_moment_round import TRANSFORM, MomentRound
+from homo_dp.federation.protocol.round_sums import RoundSum, share_noise
 from homo_dp.federation.sessions.build import federation_facts
 from homo_dp.models.scoring import round_metrics
 from homo_dp.privacy.gradients.losses import binary_logistic
 from homo_dp.privacy.noise.source import SeededNoise
 from homo_dp.runs.simulation import RunOutcome, Simulation
+from homo_dp.solvers.second_moment import TRANSFORM, SecondMoment
+from homo_dp.solvers.standardisation import (
+    COLUMNS,
+    MOST_SCALE,
+    ROOM,
+    WHOLE,
+    Standardisation,
+)
 
 ROW_NORM = 2.0
 
@@ -62,10 +62,10 @@ def config_of(**keys: Any) -> Config:
 
 def round_of(
     width: int, rows: int, outputs: int = 1, levels: tuple[int, ...] = (), **keys: Any
-) -> ColumnRound:
+) -> Standardisation:
     config = config_of(**keys)
     parameters = outputs * (width + config.model.bias)
-    return ColumnRound(
+    return Standardisation(
         config,
         federation_facts(config, {"a": rows}, parameters, outputs, dict.fromkeys(levels, 0.0)),
         None,
@@ -83,20 +83,24 @@ def fit_of(features: Tensor, labels: Tensor, outputs: int = 1, bias: bool = True
 
 
 def answered(
-    found: ColumnRound, features: Tensor, labels: Tensor, outputs: int = 1, bias: bool = True
+    found: Standardisation, features: Tensor, labels: Tensor, outputs: int = 1, bias: bool = True
 ) -> Tensor:
-    return found.answer(
-        fit_of(features, labels, outputs, bias), found.passes[0], None, Silence()
-    ).tensors[SUM]
+    return silent(
+        found.passes[0],
+        found.row_sum(fit_of(features, labels, outputs, bias), found.passes[0], None),
+    )
 
 
-def looked_closer(found: ColumnRound, features: Tensor, columns: Tensor) -> Tensor:
+def silent(asked: RoundSum, total: Tensor) -> Tensor:
+    """The released sum, were there no noise."""
+    return asked.private_sum.release(total, Silence())
+
+
+def looked_closer(found: Standardisation, features: Tensor, columns: Tensor) -> Tensor:
     """Columns after all passes but the first."""
     fit = fit_of(features, torch.zeros(len(features)).long())
     for asked in found.passes[1:]:
-        columns = found.closer(
-            {"a": found.answer(fit, asked, columns, Silence()).tensors[SUM]}, columns
-        )
+        columns = found.closer({"a": silent(asked, found.row_sum(fit, asked, columns))}, columns)
     return columns
 
 
@@ -126,9 +130,10 @@ def test_a_row_moves_later_passes_by_at_most_the_clip_norm_in_any_columns(
     found = round_of(4, 300, train__column_passes=3)
     private_sum = found.passes[1].private_sum
     totals = [
-        found.answer(
-            fit_of(rows, torch.zeros(len(rows)).long()), found.passes[1], columns, Silence()
-        ).tensors[SUM]
+        silent(
+            found.passes[1],
+            found.row_sum(fit_of(rows, torch.zeros(len(rows)).long()), found.passes[1], columns),
+        )
         for rows in (features, features[torch.arange(300) != 3])
     ]
     apart = float((totals[0] - totals[1]).norm())
@@ -265,10 +270,10 @@ def test_where_a_row_stands_does_not_move_the_moment() -> None:
     features = row.repeat(count, 1)
     totals = []
     for kept in (features, features[1:], features[2:]):
-        moment = MomentRound(config, facts, None)
+        moment = SecondMoment(config, facts, None, lambda: 1.0)
         fit = fit_of(kept, torch.zeros(len(kept)).long())
         fit.start = {TRANSFORM: transform}
-        totals.append(moment.answer(fit, moment.asked, Silence()).tensors[SUM])
+        totals.append(silent(moment.asked, moment.row_sum(fit, moment.asked)))
     for one, other in itertools.pairwise(totals):
         assert float((one - other).norm()) <= ROW_NORM**2
 

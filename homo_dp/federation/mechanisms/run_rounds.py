@@ -1,0 +1,200 @@
+"""The rounds of a run with a mechanism: those that train, those that ask another sum, and what all
+of them cost together.
+
+A mechanism says which sums it asks; released metrics come between its rounds of training. Parties
+and the aggregator go by the numbers that are given here.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from homo_dp.config.schema import Config
+from homo_dp.federation.mechanisms.metrics_round import MetricsRound
+from homo_dp.federation.mechanisms.outcomes import Combined, Release
+from homo_dp.federation.protocol.party_plan import PartyFacts, PartyPlan
+from homo_dp.federation.protocol.round_sums import (
+    METRICS,
+    RoundSum,
+    RoundSums,
+    calibrated_noise,
+    events_of,
+    interleaved,
+    text_of,
+)
+from homo_dp.federation.protocol.tensors import Weights
+from homo_dp.privacy.accounting.dp_event import DpEvent
+from homo_dp.privacy.accounting.events import compose
+from homo_dp.privacy.accounting.filters import order_for
+from homo_dp.privacy.errors import PrivacyError
+
+if TYPE_CHECKING:
+    from homo_dp.federation.mechanisms.base import Mechanism
+    from homo_dp.federation.mechanisms.local_fit import LocalFit
+
+
+class RunRounds:
+    """All rounds of a run, by their numbers."""
+
+    def __init__(self, mechanism: Mechanism) -> None:
+        self._mechanism = mechanism
+        self._with_metrics: RoundSums | None = None
+
+    @functools.cached_property
+    def metrics(self) -> MetricsRound:
+        """The rounds that release metrics with noise."""
+        found = self._mechanism
+        if not found.capabilities.metrics:
+            raise PrivacyError(
+                "metrics.release=noised: needs a mechanism whose noise is solved together with "
+                f"metrics, not {found.name}"
+            )
+        return MetricsRound(found.config, found.facts, found.noise_share)
+
+    def sums_of(self, party: PartyFacts) -> RoundSums:
+        """All rounds that ask another sum: the mechanism's own, and those of released metrics."""
+        found = self._mechanism
+        own, metrics, rounds = found.other_sums(party), found.config.metrics, found.facts.rounds
+        if metrics.release != "noised" or not rounds:
+            return own
+        if self._with_metrics is None:
+            self._with_metrics = interleaved(own, rounds, self.metrics.asked, metrics.every)
+        return self._with_metrics
+
+    @property
+    def sums(self) -> RoundSums:
+        """The rounds that ask another sum, as an aggregator needs them: any party's, which
+        differ only in rows.
+        """
+        return self.sums_of(next(iter(self._mechanism.facts.parties.values())))
+
+    @property
+    def count(self) -> int:
+        """How many rounds there are."""
+        return self._mechanism.facts.rounds + len(self.sums)
+
+    def training_round(self, round_number: int) -> int:
+        """The number of a round among those that train; for another sum, of the last one before
+        it.
+        """
+        return round_number - sum(number <= round_number for number in self.sums)
+
+    def trains(self, round_number: int) -> int | None:
+        """The number of a round among those that train; None where it asks another sum."""
+        return None if round_number in self.sums else self.training_round(round_number)
+
+    def starts_from_mean(self, round_number: int) -> bool:
+        """Whether a round goes on from the mean of the models before it, where there is one;
+        metrics are of that mean.
+        """
+        trains = self.trains(round_number)
+        if trains is None:
+            return self.sums[round_number].name == METRICS
+        return self._mechanism.starts_from_mean(trains)
+
+    # --- what it costs ---
+
+    def beside(self, party: PartyFacts) -> DpEvent | None:
+        """All that the run releases beside training, which its noise is solved together with;
+        None if nothing.
+        """
+        before, sums = self._mechanism.facts.before, events_of(self.sums_of(party))
+        found = [event for event in (before, sums) if event is not None]
+        return compose(*found) if found else None
+
+    @property
+    def _filter_order(self) -> float | None:
+        """The order of the Renyi filter by which the run and what was released before it add up;
+        None where nothing was.
+
+        The run is chosen after those answers, and exact composition holds only for what is fixed
+        beforehand. The order follows from the target, which was.
+        """
+        if self._mechanism.facts.before is None:
+            return None
+        return order_for(self._mechanism.config.privacy.target_epsilon or 1.0)
+
+    def noise_multiplier(self, party: PartyFacts, steps: int) -> float:
+        """The noise of sampled steps: as it is set, or solved for the target together with all
+        else that the run releases.
+        """
+        config = self._mechanism.config
+        if config.privacy.noise_multiplier is not None:
+            return config.privacy.noise_multiplier
+        if config.privacy.target_epsilon is None:
+            raise ValueError(
+                "privacy.target_epsilon and privacy.noise_multiplier are both missing: give one"
+            )
+        return calibrated_noise(
+            party.sample_rate,
+            steps,
+            config.privacy.target_epsilon,
+            config.delta,
+            text_of(self.beside(party)),
+            self._filter_order,
+        )
+
+    def planned(self, party: PartyFacts) -> PartyPlan:
+        """The plan of the whole run: training, the rounds that ask another sum, and what was
+        released before.
+        """
+        found = self._mechanism
+        plan, sums, before = found.plan(party), self.sums_of(party), found.facts.before
+        if not sums and before is None:
+            return plan
+        if plan.schedule is not None or found.ledger_keeper != "party":
+            raise PrivacyError(
+                f"mechanism={found.name}: rounds that ask other sums need noise at parties that "
+                "take part in every round"
+            )
+        if any((asked.sum.share is None) != (found.masked_sum is None) for asked in sums.values()):
+            raise PrivacyError(
+                f"mechanism={found.name}: all sums of a run are under masks, or none is"
+            )
+        learnt = () if before is None else (_before_text(found.config),)
+        texts = dict.fromkeys(asked.release for asked in sums.values())
+        order = math.nan if self._filter_order is None else self._filter_order
+        releases = (*learnt, *plan.releases, *texts)
+        return replace(plan, sums=sums, before=before, order=order, releases=releases)
+
+    # --- rounds that ask another sum ---
+
+    def answer(self, fit: LocalFit, asked: RoundSum) -> Release:
+        """A party's bounded and noised part of another sum."""
+        if asked.name != METRICS:
+            return self._mechanism.answer(fit, asked)
+        parts = fit.metric_parts(self.metrics.metrics)
+        return Release.of_sum(asked, asked.private_sum.of_chunks(parts, self._mechanism.noise))
+
+    def take_sum(
+        self, asked: RoundSum, parts: Mapping[str, Tensor], current: Weights, round_number: int
+    ) -> Combined:
+        """What follows from another sum at the aggregator.
+
+        Args:
+            asked: The sum.
+            parts: Its values by party; of all under masks.
+            current: The global weights.
+            round_number: The number of the round in the run.
+        """
+        if asked.name != METRICS:
+            return self._mechanism.on_sum(asked, parts, current, round_number)
+        read = self.metrics.read(asked, parts)
+        return Combined(current, metrics=read.figures, curves=read.curves, by_party=read.by_party)
+
+
+def _before_text(config: Config) -> str:
+    """What was released before the first round, in words; with the delta that a threshold adds."""
+    text = "statistics of all rows with noise, before the first round"
+    added = 0.0 if config.data.learnt is None else config.data.learnt.delta
+    return (
+        f"{text}; levels above a noisy threshold, which adds {added:.1e} to delta"
+        if added
+        else text
+    )

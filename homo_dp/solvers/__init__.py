@@ -1,0 +1,1 @@
+"""How linear models are fitted by sums: standardisation, second moment, whitening, gradient."""
