@@ -192,13 +192,13 @@ def _some(work: tuple[tuple[str, str, Keys], int, int]) -> list[Outcome]:
     """Some audits in this process."""
     import torch
 
-    from homo_dp.config.load import load
+    from homo_dp.config.load import load_config
     from homo_dp.evidence.audit import CONFIDENCE, Scores, judge
     from homo_dp.evidence.choose_attack import attack_on
 
     torch.set_num_threads(1)
     (name, observer, keys), runs, audits = work
-    config = load(None, list(keys.items())).config
+    config = load_config(None, keys)
     attack, found = attack_on(config, name, observer), []
     for _ in range(audits):
         scores = Scores(*(attack.scores(side, runs // 2) for side in (True, False)))

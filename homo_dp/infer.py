@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import TypeAdapter
 
+from homo_dp.compat.command_line import load_from_arguments, overridden_keys
+from homo_dp.compat.primihub.registry import read_registry
 from homo_dp.config.addresses import masked
 from homo_dp.console.options import (
     Parser,
     Screen,
     add_common_arguments,
     check_outputs,
-    load_from_arguments,
     run,
     screen_from_arguments,
 )
@@ -233,8 +234,6 @@ def _looked_up(config: Config, table: str | None) -> str | None:
     """The table of ``--data``, by its name in the registry where it is not a file."""
     if table is None or not config.data.registry or os.path.exists(table):
         return table
-    from homo_dp.config.primihub_registry import read_registry
-
     return read_registry(config.data.registry).get(table, table)
 
 
@@ -242,13 +241,7 @@ def _own_names(options: argparse.Namespace, config: Config) -> list[tuple[str, s
     """Outputs that `--params` does not name are those of training with `test_` before:
     training's files stay.
     """
-    from homo_dp.config.params import parse_pairs, parse_params
-
-    params = parse_params(text for group in options.params for text in group).items
-    given = {
-        key.removeprefix("output.")
-        for key, _ in (*params, *parse_pairs((options.cfg or [""])[1:]).items)
-    }
+    given = {key.removeprefix("output.") for key in overridden_keys(options)}
     paths = {name: Path(getattr(config.output, name)) for name in OUTPUTS if name not in given}
     return [
         (f"output.{name}", str(path.with_name(f"test_{path.name}"))) for name, path in paths.items()

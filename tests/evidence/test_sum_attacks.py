@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from homo_dp.config.load import load
+from homo_dp.compat.load import load
 from homo_dp.evidence.record_attacks import Recipe
 from homo_dp.evidence.sum_attacks import CanaryCount, CanaryDifference, CanarySum, LowBits
 from homo_dp.federation.mechanisms.base import PartyFacts
