@@ -23,7 +23,8 @@ THEIRS: dict[str, tuple[str, dict[str, Any]]] = {
         {},
     ),
     "flower.yaml": (
-        "num_rounds: 4\nclip_norm: 2\nnum_sampled_clients: 3\nprivacy: {mechanism: dp_fedavg, trust_aggregator: true}\n",
+        "num_rounds: 4\nclip_norm: 2\nnum_sampled_clients: 3\n"
+        "privacy: {mechanism: dp_fedavg, trust_aggregator: true}\n",
         {},
     ),
 }

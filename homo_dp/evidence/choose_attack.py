@@ -13,12 +13,9 @@ ATTACKS = (
     "canary_sum",
     "canary_difference",
     "canary_count",
-    "low_bits",
-    "uncharged_fits",
     "canary_user",
     "clip_bits",
     "canary_upload",
-    "canary_answers",
 )
 OBSERVERS = ("aggregator", "model_reader")
 _BY_MECHANISM = {
@@ -27,7 +24,6 @@ _BY_MECHANISM = {
     ("dp_fedsgd", "aggregator"): "canary_sum",
     ("dp_fedsgd", "model_reader"): "canary_sum",
     ("dp_fedavg", "model_reader"): "canary_user",
-    ("statistics", "aggregator"): "canary_answers",
     ("nbafl", "aggregator"): "canary_upload",
     ("nbafl", "model_reader"): "canary_upload",
 }
@@ -53,9 +49,7 @@ def attack_name(config: Config, name: str | None, observer: str | None) -> tuple
 def attack_on(config: Config, name: str, observer: str) -> Attack:
     """Build an attack; reads of the data its shape and counts, no values."""
     from homo_dp.evidence import (
-        failing_fits_attack,
         record_attacks,
-        statistics_attack,
         sum_attacks,
         update_attacks,
     )
@@ -64,8 +58,6 @@ def attack_on(config: Config, name: str, observer: str) -> Attack:
     match name:
         case "canary_sum":
             return sum_attacks.CanarySum(recipe, observer=observer)
-        case statistics_attack.NAME:
-            return statistics_attack.CanaryAnswers(config, dict(recipe.rows))
         case "canary_upload":
             return update_attacks.CanaryUpload(recipe, observer)
         case "canary_user":
@@ -82,8 +74,6 @@ def attack_on(config: Config, name: str, observer: str) -> Attack:
             record_attacks.CanaryModel,
             sum_attacks.CanaryDifference,
             sum_attacks.CanaryCount,
-            sum_attacks.LowBits,
-            failing_fits_attack.UnchargedFits,
         )
     }
     if name not in by_record:
