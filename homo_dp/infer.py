@@ -108,7 +108,7 @@ def score(
         from homo_dp.data.encoding import Encoding
         from homo_dp.data.parties import Scored
         from homo_dp.data.readers import csv_form, number_form
-        from homo_dp.data.unexpected_values import Strays
+        from homo_dp.data.unexpected_values import WARN_ABOVE, Strays
         from homo_dp.models.device import torch_device
         from homo_dp.models.files import load_model
         from homo_dp.models.metrics import evaluate
@@ -134,7 +134,7 @@ def score(
     _say_what_is_extra(columns, model, config, screen)
     rows, outputs, labels = _predict(config, model, columns, _chain(first, tables), screen)
     trained = _strays_in_training(model, (training, Path(opened).with_name("indicator.json")))
-    _say_what_strayed(strays.warnings(config.predict.warn_above, trained), screen)
+    _say_what_strayed(strays.warnings(WARN_ABOVE, trained), screen)
     told: dict[str, Any] = {"rows": rows, "strays": strays.counts()}
     if not labels:
         _say_no_indicators(config, model, screen)

@@ -86,7 +86,7 @@ def _file(tmp_path: Path, text: str) -> Path:
         ("privacy: {target_epsilon: 2}", {"privacy.mechanism": "dpsgd"}, "privacy.target_epsilon", 2.0),
         ("privacy: {mechanism: nbafl}\nnbafl: {delta: 0.1}", {"nbafl.constant": 5}, "nbafl.delta", None),
         ("privacy: {mechanism: nbafl}\nnbafl: {mu: 3}", {"privacy.mechanism": "dp_sgd"}, "nbafl.mu", 0.01),
-        ("train: {schedule: cosine}", {"train.schedule.floor": 0.5}, "train.schedule.kind", "cosine"),
+        ("train: {averaging: ema}", {"train.averaging.decay": 0.5}, "train.averaging.kind", "ema"),
         ("train: {averaging: {kind: ema, decay: 0.5}}", {"train.averaging": "tail"}, "train.averaging.decay", 0.9),
         ("predictFileName: p.csv", {}, "output.predictFileName", "p.csv"),
         ("data: {columns: {a: {levels: [x]}}}", {"data.columns.b.bounds": [0, 2]}, "data.columns.a.missing", "level"),
