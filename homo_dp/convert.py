@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from homo_dp.compat.load import SYSTEMS, in_our_words
+from homo_dp.compat.load import in_our_words
+from homo_dp.compat.systems import SYSTEMS
 from homo_dp.compat.translation import Translation
 from homo_dp.config.load import config_from, read_tree
 from homo_dp.config.schema import Config

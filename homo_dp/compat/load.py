@@ -7,14 +7,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from homo_dp.compat.book_chapter import BOOK_CHAPTER
-from homo_dp.compat.federatedscope import FEDERATEDSCOPE
 from homo_dp.compat.names import ALL_KEYS, rename, rename_for_nbafl
-from homo_dp.compat.primihub.registry import put_addresses
-from homo_dp.compat.primihub.task_file import PRIMIHUB
-from homo_dp.compat.translation import Translation
 from homo_dp.config.layers import get, put
 from homo_dp.config.load import (
     Overrides,
@@ -28,7 +23,10 @@ from homo_dp.config.load import (
 from homo_dp.config.privacy import left_aside
 from homo_dp.config.schema import Config
 
-SYSTEMS = (PRIMIHUB, FEDERATEDSCOPE, BOOK_CHAPTER)
+if TYPE_CHECKING:
+    from homo_dp.compat.translation import System, Translation
+
+_OURS = frozenset(Config.model_fields)
 NO_CONFIG = "no config"
 
 
@@ -60,7 +58,10 @@ class InOurWords:
         tree = merge_layers(self.files, self.overrides)
         for each in self.translations:
             each.place_data(tree)
-        put_addresses(tree)
+        if get(tree, "data.registry"):
+            from homo_dp.compat.primihub.registry import put_addresses  # as in _systems
+
+            put_addresses(tree)
         if self.translations and get(tree, "train.auto") is None:
             put(tree, ("train", "auto"), False)  # what is left open has that system's value
         return tree
@@ -97,17 +98,18 @@ def in_our_words(
     Raises:
         ConfigError: a file or an override asks for something that is not built here.
     """
+    systems = _systems([*(tree for _, tree in files), overrides])
     translations: list[Translation] = []
     layers: list[dict[str, Any]] = []
     for source, tree in files:
-        system = next((each for each in SYSTEMS if each.recognises(tree)), None)
+        system = next((each for each in systems if each.recognises(tree)), None)
         if system is None:
             layers.append(rename(tree))
         else:
             translations.append(system.translate(tree, overrides, source))
             layers.append(rename(translations[-1].tree))
     over = overrides
-    for each in SYSTEMS:
+    for each in systems:
         if each.translate_overrides is not None:
             made = each.translate_overrides(over, [tree for _, tree in files])
             if made is not None:
@@ -115,6 +117,16 @@ def in_our_words(
                 over = made.tree
     *layers, over = rename_for_nbafl(*layers, rename(over))
     return InOurWords(layers, over, translations)
+
+
+def _systems(trees: Sequence[dict[str, Any]]) -> Sequence[System]:
+    """The systems that may have written some of these; none where all sections are ours."""
+    if all(tree.keys() <= _OURS for tree in trees):
+        return ()
+    # six modules and 0.03 s that a run of a config of ours does not need
+    from homo_dp.compat.systems import SYSTEMS
+
+    return SYSTEMS
 
 
 def _source(paths: Sequence[str | Path], over: Mapping[str, Any]) -> str:
