@@ -55,7 +55,6 @@ COHORTS = {
 }
 # bits that cost half
 BITS = {**USERS, "privacy.clipping": "adaptive", "privacy.adaptive.bit_noise": 0.7}
-STATISTICS = {"privacy.mechanism": "statistics", "statistics.ask": ["rows", "means"]}
 CASES: dict[str, tuple[str, str, Keys]] = {
     "dp_sgd, every step": (
         "canary_gradient",
@@ -79,7 +78,6 @@ CASES: dict[str, tuple[str, str, Keys]] = {
         {**SUMS, "privacy.secure_aggregation": True},
     ),
     "dp_fedsgd, two parties": ("canary_difference", "aggregator", SUMS),
-    "dp_fedsgd, low bits": ("low_bits", "aggregator", SUMS),
     "dp_sgd, row count": (
         "canary_count",
         "aggregator",
@@ -88,12 +86,6 @@ CASES: dict[str, tuple[str, str, Keys]] = {
     "dp_fedavg": ("canary_user", "model_reader", USERS),
     "dp_fedavg, fixed cohorts": ("canary_user", "model_reader", COHORTS),
     "dp_fedavg, clip bits": ("clip_bits", "model_reader", BITS),
-    "statistics": ("canary_answers", "aggregator", STATISTICS),
-    "statistics, masked": (
-        "canary_answers",
-        "aggregator",
-        {**STATISTICS, "privacy.secure_aggregation": True},
-    ),
     "nbafl": (
         "canary_upload",
         "aggregator",
@@ -192,13 +184,13 @@ def _some(work: tuple[tuple[str, str, Keys], int, int]) -> list[Outcome]:
     """Some audits in this process."""
     import torch
 
-    from homo_dp.config.load import load
+    from homo_dp.config.load import load_config
     from homo_dp.evidence.audit import CONFIDENCE, Scores, judge
     from homo_dp.evidence.choose_attack import attack_on
 
     torch.set_num_threads(1)
     (name, observer, keys), runs, audits = work
-    config = load(None, list(keys.items())).config
+    config = load_config(None, keys)
     attack, found = attack_on(config, name, observer), []
     for _ in range(audits):
         scores = Scores(*(attack.scores(side, runs // 2) for side in (True, False)))

@@ -16,12 +16,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from homo_dp.compat.command_line import load_from_arguments
 from homo_dp.console.options import (
     Interrupted,
     Parser,
     Screen,
     add_common_arguments,
-    load_from_arguments,
     run,
     screen_from_arguments,
 )

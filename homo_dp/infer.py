@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import TypeAdapter
 
+from homo_dp.compat.command_line import load_from_arguments, overridden_keys
+from homo_dp.compat.primihub.registry import read_registry
 from homo_dp.config.addresses import masked
 from homo_dp.console.options import (
     Parser,
     Screen,
     add_common_arguments,
     check_outputs,
-    load_from_arguments,
     run,
     screen_from_arguments,
 )
@@ -107,7 +108,7 @@ def score(
         from homo_dp.data.encoding import Encoding
         from homo_dp.data.parties import Scored
         from homo_dp.data.readers import csv_form, number_form
-        from homo_dp.data.unexpected_values import Strays
+        from homo_dp.data.unexpected_values import WARN_ABOVE, Strays
         from homo_dp.models.device import torch_device
         from homo_dp.models.files import load_model
         from homo_dp.models.metrics import evaluate
@@ -133,7 +134,7 @@ def score(
     _say_what_is_extra(columns, model, config, screen)
     rows, outputs, labels = _predict(config, model, columns, _chain(first, tables), screen)
     trained = _strays_in_training(model, (training, Path(opened).with_name("indicator.json")))
-    _say_what_strayed(strays.warnings(config.predict.warn_above, trained), screen)
+    _say_what_strayed(strays.warnings(WARN_ABOVE, trained), screen)
     told: dict[str, Any] = {"rows": rows, "strays": strays.counts()}
     if not labels:
         _say_no_indicators(config, model, screen)
@@ -233,8 +234,6 @@ def _looked_up(config: Config, table: str | None) -> str | None:
     """The table of ``--data``, by its name in the registry where it is not a file."""
     if table is None or not config.data.registry or os.path.exists(table):
         return table
-    from homo_dp.config.primihub_registry import read_registry
-
     return read_registry(config.data.registry).get(table, table)
 
 
@@ -242,13 +241,7 @@ def _own_names(options: argparse.Namespace, config: Config) -> list[tuple[str, s
     """Outputs that `--params` does not name are those of training with `test_` before:
     training's files stay.
     """
-    from homo_dp.config.params import parse_pairs, parse_params
-
-    params = parse_params(text for group in options.params for text in group).items
-    given = {
-        key.removeprefix("output.")
-        for key, _ in (*params, *parse_pairs((options.cfg or [""])[1:]).items)
-    }
+    given = {key.removeprefix("output.") for key in overridden_keys(options)}
     paths = {name: Path(getattr(config.output, name)) for name in OUTPUTS if name not in given}
     return [
         (f"output.{name}", str(path.with_name(f"test_{path.name}"))) for name, path in paths.items()

@@ -30,6 +30,7 @@ GROUPS: tuple[tuple[str, tuple[tuple[str, str, str], ...]], ...] = (
             ("compare", "homo_dp.compare", "train several settings and compare them"),
             ("tune", "homo_dp.tune", "random search for settings within given ranges"),
             ("primihub", "homo_dp.primihub", "run a PrimiHub command line or task file"),
+            ("convert", "homo_dp.convert", "write another system's config as one of ours"),
             ("describe", "homo_dp.data.__main__", "draft the column descriptions of a table"),
         ),
     ),

@@ -9,18 +9,18 @@ and data sets, never run.
 from __future__ import annotations
 
 import argparse
-import ast
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from homo_dp.config.aliases import ALIASES, rename
+from homo_dp.compat.names import ALL_KEYS, rename
+from homo_dp.compat.params import parse_params
+from homo_dp.compat.primihub.python_task import read_foreign, read_python_task, scored_data_set
+from homo_dp.compat.translation import Fallback
 from homo_dp.config.layers import merge, put, split_key
 from homo_dp.config.load import read_tree
-from homo_dp.config.params import format_item, parse_params
-from homo_dp.config.primihub import IGNORED, OLD_NAMES
-from homo_dp.config.translation import Fallback
+from homo_dp.config.params import format_item
 from homo_dp.console.options import Parser, add_screen_arguments, run, screen_from_arguments
 from homo_dp.core.errors import ConfigError
 from homo_dp.core.untrusted_text import Foreign
@@ -38,29 +38,7 @@ where data are found:
 
 TASK_TYPES = {2: "PIR", 3: "PSI", 6: "TEE"}
 NO_NODE = ("server", "job_id", "task_id", "use_tls", "cert_config", "input_datasets")
-# What PrimiHub's own example files say, for a line that is pasted where they are not.
-EXAMPLE_TASKS: dict[str, dict[str, Any]] = {
-    "homo_lr_dpsgd": {
-        "mode": "DPSGD",
-        "delta": 1e-3,
-        "noise_multiplier": 2.0,
-        "l2_norm_clip": 1.0,
-        "secure_mode": True,
-        "learning_rate": "optimal",
-        "alpha": 0.0001,
-        "batch_size": 50,
-        "max_iter": 100,
-    },
-    "homo_lr": {
-        "mode": "Plaintext",
-        "learning_rate": "optimal",
-        "alpha": 0.0001,
-        "batch_size": 100,
-        "max_iter": 200,
-    },
-}
 INFER_DATA = "test_homo_lr"
-MODES = {"DPSGD": "dp_sgd", "Plaintext": "none"}
 # Public descriptions of the tables of PrimiHub's examples, by the first word of their data sets'
 # names.
 DESCRIPTIONS = {
@@ -211,14 +189,14 @@ def _not_overridden(settings: dict[str, Any], options: argparse.Namespace) -> di
     for path in options.config:
         over = merge(over, rename(read_tree(Path(path))))
     for key, value in parse_params(options.params).items:
-        put(over, split_key(ALIASES.get(key, key)), value)
+        put(over, split_key(ALL_KEYS.get(key, key)), value)
     return {key: value for key, value in settings.items() if Fallback(key, value).is_open(over)}
 
 
 def _config_file(path: str, job: Job) -> None:
     """A task file is a config of ours; PrimiHub's own tables are described where it names them."""
     tree = Foreign(f"--task_config_file={path}", "check the task file", ConfigError).json(
-        _read(path)
+        read_foreign(path)
     )
     component = tree.get("component_params") if isinstance(tree, dict) else None
     if not isinstance(component, dict):
@@ -250,8 +228,7 @@ def _config_file(path: str, job: Job) -> None:
 
 def _code(path: Path, job: Job, *, has_data: bool, by_name: bool) -> None:
     """A task in Python: its settings and data sets, read from the file or known from its name."""
-    stem = path.stem
-    if stem.endswith("_infer"):
+    if path.stem.endswith("_infer"):
         job.command = "infer"
         if not has_data:
             job.notes.append(
@@ -260,45 +237,15 @@ def _code(path: Path, job: Job, *, has_data: bool, by_name: bool) -> None:
         elif by_name:
             job.arguments += [
                 "--data",
-                (_infer_data(path) if path.is_file() else None) or INFER_DATA,
+                (scored_data_set(path) if path.is_file() else None) or INFER_DATA,
             ]
         return
-    if stem.endswith("paillier"):
-        raise ConfigError(
-            f"--task_code={path}: trains under Paillier encryption, which is not used here; take "
-            "homo_lr_dpsgd.py"
-        )
-    settings, sets = _literals(path) if path.is_file() else (EXAMPLE_TASKS.get(stem), {})
-    if settings is None:
-        known = ", ".join(f"{name}.py" for name in EXAMPLE_TASKS)
-        raise ConfigError(
-            f"--task_code={path}: no such file, and no example of PrimiHub's; known are {known}"
-        )
-    mode = str(settings.get("mode", "Plaintext"))
-    if mode not in MODES:
-        raise ConfigError(
-            f"--task_code={path}: mode={mode} has no counterpart; translated are {', '.join(MODES)}"
-        )
-    job.settings |= {
-        "model.name": "logistic_regression",
-        "privacy.mechanism": MODES[mode],
-        "train.auto": False,
-        "train.local_steps": 1,
-    }
-    example = EXAMPLE_TASKS["homo_lr_dpsgd" if mode == "DPSGD" else "homo_lr"]
-    # a looser delta than ours is only taken where the task writes it
-    left_open = {
-        name: value for name, value in example.items() if name not in {*settings, "mode", "delta"}
-    }
-    if left_open:
-        values = ", ".join(f"{name}={value}" for name, value in left_open.items())
-        job.notes.append(f"left open, so the values of PrimiHub hold: {values}")
-    for name, value in (left_open | settings).items():
-        _setting(name, value, job)
+    task = read_python_task(path)
+    job.settings |= task.settings
+    job.notes += task.notes
     if has_data:
-        files = {role: name for role, name in sets.items() if role != "arbiter"}
-        job.settings |= {f"data.files.{role}": name for role, name in files.items()}
-        if files:
+        job.settings |= {f"data.files.{role}": name for role, name in task.data_sets.items()}
+        if task.data_sets:
             job.settings["data.columns_from"] = "breast_cancer"
     else:
         job.settings |= {"data.embedded": "breast_cancer", "data.partition.parties": 2}
@@ -306,87 +253,6 @@ def _code(path: Path, job: Job, *, has_data: bool, by_name: bool) -> None:
             "data: no --registry and no files given; trains on the bundled breast-cancer table, "
             "two parties"
         )
-
-
-def _setting(name: str, value: Any, job: Job) -> None:
-    if name == "mode" or value is None:
-        return
-    if name in IGNORED:
-        job.notes.append(f"{name}: {IGNORED[name]}; ignored")
-    elif name == "learning_rate" and value == "optimal":
-        job.settings["train.schedule"] = "optimal"
-    elif name not in OLD_NAMES:
-        job.notes.append(f"{name}: has no counterpart; ignored")
-    elif not (
-        OLD_NAMES[name].startswith("privacy.") and job.settings["privacy.mechanism"] == "none"
-    ):
-        job.settings[OLD_NAMES[name]] = value
-
-
-def _literals(path: Path) -> tuple[dict[str, Any] | None, dict[str, str]]:
-    """The `config` of a task's file and the data set of each role; the file is parsed and never
-    run.
-    """
-    tree = _parsed(path)
-    config: dict[str, Any] | None = None
-    sets: dict[str, str] = {}
-    for node in tree.body:
-        if isinstance(node, ast.Assign) and any(
-            isinstance(t, ast.Name) and t.id == "config" for t in node.targets
-        ):
-            found = _literal(node.value)
-            config = found if isinstance(found, dict) else config
-        for call in node.decorator_list if isinstance(node, ast.FunctionDef) else ():
-            said = (
-                {k.arg: _literal(k.value) for k in call.keywords}
-                if isinstance(call, ast.Call)
-                else {}
-            )
-            names = said.get("datasets")
-            if (
-                isinstance(said.get("role"), str)
-                and isinstance(names, list)
-                and names
-                and isinstance(names[0], str)
-            ):
-                sets[said["role"]] = names[0]
-    return config, sets
-
-
-def _parsed(path: Path) -> ast.Module:
-    try:
-        return ast.parse(_read(str(path)))
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        raise ConfigError(
-            f"--task_code={path}: is not readable as Python; give the task's file"
-        ) from None
-
-
-def _infer_data(path: Path) -> str | None:
-    """The data set that a file for scoring names: ``infer_data = ['test_homo_lr']``."""
-    for node in _parsed(path).body:
-        if isinstance(node, ast.Assign) and any(
-            isinstance(t, ast.Name) and t.id == "infer_data" for t in node.targets
-        ):
-            found = _literal(node.value)
-            if isinstance(found, list) and found and isinstance(found[0], str):
-                return found[0]
-    return None
-
-
-def _literal(node: ast.expr) -> Any:
-    try:
-        return ast.literal_eval(node)
-    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
-        return None
-
-
-def _read(path: str) -> bytes:
-    file = Foreign(path, "give the task's file", ConfigError)
-    try:
-        return file.read(Path(path))
-    except FileNotFoundError:
-        raise ConfigError(f"{path}: no such file; check the path") from None
 
 
 if __name__ == "__main__":

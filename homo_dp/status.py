@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
 
+from homo_dp.compat.command_line import load_from_arguments
 from homo_dp.console.options import (
     Parser,
     Screen,
     add_common_arguments,
-    load_from_arguments,
     run,
     screen_from_arguments,
 )

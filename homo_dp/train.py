@@ -7,13 +7,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from homo_dp.compat.command_line import load_from_arguments
 from homo_dp.console.options import (
     Interrupted,
     Parser,
     Screen,
     add_common_arguments,
     check_outputs,
-    load_from_arguments,
     run,
     screen_from_arguments,
 )

@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from homo_dp.compare import MOST_RUNS, Sweep
+from homo_dp.compat.command_line import load_from_arguments
 from homo_dp.console.options import (
     Parser,
     Screen,
     add_common_arguments,
-    load_from_arguments,
     run,
     screen_from_arguments,
 )
@@ -31,7 +31,7 @@ from homo_dp.core.heavy_imports import quick_imports
 if TYPE_CHECKING:
     import argparse
 
-    from homo_dp.config.load import Loaded
+    from homo_dp.compat.load import Loaded
     from homo_dp.config.schema import Config
     from homo_dp.runs.sweep import Cell
 

@@ -215,7 +215,7 @@ def test_training_refuses_a_task_that_predicts() -> None:
     ],
 )
 def test_the_models_of_a_registry(entry: str, address: str) -> None:
-    from homo_dp.config.primihub_registry import read_registry
+    from homo_dp.compat.primihub.registry import read_registry
 
     Path("r.yaml").write_text(f"datasets: [{{description: d, {entry}}}]")
     assert read_registry(["r.yaml"]) == {"d": address}

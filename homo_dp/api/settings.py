@@ -9,7 +9,7 @@ from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any
 
 from homo_dp.api.own_code import import_path
-from homo_dp.config.aliases import ALIASES, rename
+from homo_dp.compat.names import ALL_KEYS, rename
 from homo_dp.config.layers import drop, get, merge, put, split_key
 from homo_dp.config.load import config_from
 from homo_dp.config.schema import Config
@@ -35,7 +35,7 @@ def tree_of(settings: Settings | None) -> dict[str, Any]:
         return settings.model_dump(mode="json")
     tree: dict[str, Any] = {}
     for key, value in settings.items():
-        path = split_key(ALIASES.get(key, key))
+        path = split_key(ALL_KEYS.get(key, key))
         if len(path) == 1 and path[0] in _SECTIONS and isinstance(value, Mapping):
             for name, inner in value.items():
                 put(tree, (*path, *split_key(name)), _plain(inner))

@@ -6,12 +6,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from homo_dp.compat.command_line import load_from_arguments
 from homo_dp.console.options import (
     Parser,
     add_common_arguments,
     add_log_argument,
     check_outputs,
-    load_from_arguments,
     screen_from_arguments,
 )
 from homo_dp.core.heavy_imports import quick_imports

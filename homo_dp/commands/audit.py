@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from homo_dp.compat.command_line import load_from_arguments
 from homo_dp.console.options import (
     Parser,
     Screen,
     add_common_arguments,
-    load_from_arguments,
     screen_from_arguments,
 )
 from homo_dp.core.files import check_writable, write_whole

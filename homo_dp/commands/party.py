@@ -8,13 +8,13 @@ import argparse
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from homo_dp.compat.command_line import load_from_arguments
 from homo_dp.console.options import (
     Parser,
     Screen,
     add_common_arguments,
     add_log_argument,
     check_outputs,
-    load_from_arguments,
     screen_from_arguments,
 )
 from homo_dp.core.errors import ConfigError, InputError

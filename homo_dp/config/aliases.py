@@ -1,6 +1,4 @@
-"""Other names for our keys: short output names, FederatedScope's and flower-dp's words for
-NbAFL, `dpsgd`.
-"""
+"""Other spellings of our own keys and values: short names of outputs, `dpsgd`."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,55 +10,6 @@ from homo_dp.core.errors import ConfigError
 ALIASES = {
     **{name: f"output.{name}" for name in SHORT_NAMES},
     "data.file": "data.files",
-    "nbafl.w_clip": "nbafl.clip_norm",
-    "nbafl.l2_norm_clip": "nbafl.clip_norm",
-    "nbafl.num_rounds": "train.rounds",
-    "nbafl.clients_per_round": "nbafl.parties_per_round",
-    "nbafl.cohort_size": "nbafl.parties_per_round",
-    "privacy.clients_per_round": "privacy.cohort_size",
-    "privacy.num_sampled_clients": "privacy.cohort_size",
-    "privacy.min_available_clients": "federation.min_parties",
-    "privacy.clipping_norm": "privacy.clip_norm",
-    "privacy.init_clip_norm": "privacy.adaptive.initial_clip_norm",
-    "privacy.initial_clipping_norm": "privacy.adaptive.initial_clip_norm",
-    "privacy.clip_norm_lr": "privacy.adaptive.learning_rate",
-    "privacy.clip_norm_target_quantile": "privacy.adaptive.target_quantile",
-    "privacy.target_clipped_quantile": "privacy.adaptive.target_quantile",
-    "privacy.clip_count_stddev": "privacy.adaptive.bit_noise",
-    "privacy.clipped_count_stddev": "privacy.adaptive.bit_noise",
-}
-# Flower's words that stand alone in `--params`; in a run with NbAFL flower-dp's come first.
-FLOWER = {
-    "num_rounds": "train.rounds",
-    "num_sampled_clients": "privacy.cohort_size",
-    "clients_per_round": "privacy.cohort_size",
-    "min_available_clients": "federation.min_parties",
-    "min_fit_clients": "federation.min_parties",
-    "noise_multiplier": "privacy.noise_multiplier",
-    "clip_norm": "privacy.clip_norm",
-    "clipping_norm": "privacy.clip_norm",
-    "init_clip_norm": "privacy.adaptive.initial_clip_norm",
-    "initial_clipping_norm": "privacy.adaptive.initial_clip_norm",
-    "clip_norm_lr": "privacy.adaptive.learning_rate",
-    "clip_norm_target_quantile": "privacy.adaptive.target_quantile",
-    "target_clipped_quantile": "privacy.adaptive.target_quantile",
-    "clip_count_stddev": "privacy.adaptive.bit_noise",
-    "clipped_count_stddev": "privacy.adaptive.bit_noise",
-    "server_side_noising": "privacy.server_side_noising",
-    "local_epochs": "train.local_epochs",
-    "batch_size": "train.batch_size",
-}
-# flower-dp's words, which stand alone; they are read so only in a run with NbAFL.
-FLOWER_DP = {
-    "epsilon": "nbafl.epsilon",
-    "delta": "nbafl.delta",
-    "l2_norm_clip": "nbafl.clip_norm",
-    "num_rounds": "train.rounds",
-    "min_dataset_size": "nbafl.min_dataset_size",
-    "num_exposures": "nbafl.exposures",
-    "clients_per_round": "nbafl.parties_per_round",
-    "num_sampled_clients": "nbafl.parties_per_round",
-    "min_available_clients": "federation.min_parties",
 }
 MECHANISMS = {
     "dpsgd": "dp_sgd",
@@ -74,57 +23,29 @@ MECHANISMS = {
 def rename(tree: dict[str, Any]) -> dict[str, Any]:
     """Replace every alias in one layer by our own key.
 
-    >>> rename({"nbafl": {"w_clip": 2}, "predictFileName": "p.csv"})
-    {'nbafl': {'clip_norm': 2}, 'output': {'predictFileName': 'p.csv'}}
+    >>> rename({"predictFileName": "p.csv", "privacy": {"mechanism": "dpsgd"}})
+    {'privacy': {'mechanism': 'dp_sgd'}, 'output': {'predictFileName': 'p.csv'}}
     """
-    tree = _renamed(tree, ALIASES)
+    tree = renamed(tree, ALIASES)
     mechanism = get(tree, "privacy.mechanism")
     if isinstance(mechanism, str) and mechanism in MECHANISMS:
         tree["privacy"]["mechanism"] = MECHANISMS[mechanism]
-    if get(tree, "nbafl.use") is True and mechanism is None:  # FederatedScope's switch
-        put(tree, ("privacy", "mechanism"), "nbafl")
     return tree
 
 
-def rename_for_nbafl(*layers: dict[str, Any]) -> list[dict[str, Any]]:
-    """Replace flower-dp's words in all layers, if together they ask for NbAFL, and take
-    FederatedScope's switch out.
+def renamed(tree: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+    """A copy of a tree in which other names of dotted keys are replaced.
 
-    >>> rename_for_nbafl({"privacy": {"mechanism": "nbafl"}}, {"num_rounds": 3})
-    [{'privacy': {'mechanism': 'nbafl'}}, {'train': {'rounds': 3}}]
+    Args:
+        tree: nested plain values.
+        names: each other name, and the key that it stands for.
+
+    Returns:
+        The copy.
+
+    Raises:
+        ConfigError: a key and another name of it are given with different values.
     """
-    asked = [get(layer, "privacy.mechanism") for layer in layers]
-    mechanism = next((name for name in reversed(asked) if name is not None), None)
-    used = [get(layer, "nbafl.use") for layer in layers]
-    if (
-        mechanism == "nbafl"
-        and next((use for use in reversed(used) if use is not None), None) is False
-    ):
-        raise ConfigError(
-            "nbafl.use=false: privacy.mechanism is nbafl; choose another privacy.mechanism, or "
-            "leave nbafl.use out"
-        )
-    for layer in layers:
-        drop(layer, "nbafl.use")
-    words = FLOWER | FLOWER_DP if mechanism == "nbafl" else FLOWER
-    return [_where_noise_is_added(_renamed(layer, words)) for layer in layers]
-
-
-def _where_noise_is_added(layer: dict[str, Any]) -> dict[str, Any]:
-    """Flower's `server_side_noising`: `noise_at: server`, which needs trust that the user must
-    state, or `parties`.
-    """
-    given = get(layer, "privacy.server_side_noising")
-    if given is None:
-        return layer
-    if not isinstance(given, bool):
-        raise ConfigError(f"server_side_noising={given}: must be true or false")
-    drop(layer, "privacy.server_side_noising")
-    put(layer, ("privacy", "noise_at"), "server" if given else "parties")
-    return layer
-
-
-def _renamed(tree: dict[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
     tree = {name: dict(value) if isinstance(value, dict) else value for name, value in tree.items()}
     for alias, ours in names.items():
         value = get(tree, alias)

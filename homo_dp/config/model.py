@@ -9,25 +9,12 @@ from homo_dp.config.base import (
     Counts,
     Flag,
     ImportPath,
-    Number,
-    Positive,
     Section,
     key,
     mapping,
-    section,
 )
 
 IMAGE_FEATURES = ("scattering", "scattering2")  # linear models on fixed features of images
-
-
-class TemperedSigmoidConfig(Section):
-    """scale * sigmoid(temperature * x) - offset; the defaults are those of Papernot et al. 2020
-    for MNIST.
-    """
-
-    scale: Positive = key(1.58, "Height of the curve.")
-    temperature: Positive = key(3.0, "Steepness of the curve.")
-    offset: Number = key(0.71, "Subtracted from the curve.")
 
 
 class ModelConfig(Section):
@@ -59,9 +46,6 @@ class ModelConfig(Section):
         "tanh",
         "Between layers (mlp, cnn); bounded ones keep gradients, and so the price of clipping, "
         "small.",
-    )
-    tempered: TemperedSigmoidConfig = section(
-        TemperedSigmoidConfig, "Shape of `activation: tempered_sigmoid`."
     )
     bias: Flag = key(True, "Whether dense layers have a bias.")
 

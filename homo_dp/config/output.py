@@ -69,11 +69,6 @@ class PredictConfig(Section):
     """Scoring."""
 
     threshold: Fraction = key(0.5, "A row is of class 1 from this probability on (binary).")
-    warn_above: Fraction = key(
-        0.1,
-        "Warn of a column if the share of its values that are clipped or none of the declared "
-        "levels is larger than in training by more than this.",
-    )
     chunk_rows: Count = key(50_000, "Rows in memory at once while scoring a table.")
 
 

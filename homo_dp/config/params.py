@@ -1,4 +1,5 @@
-"""The `--params` language: key=value items, and the older PrimiHub form name:TYPE:is_array:value.
+"""The `--params` language: key=value items, and the older form name:TYPE:is_array:value, whose
+names `homo_dp.compat.params` reads.
 
 Items are separated by commas or spaces, but not by those inside quotes or brackets. Plain values
 are YAML scalars; a plain value that is none of null, true, false or a number is text as it stands,
@@ -6,14 +7,11 @@ so paths with `:`, `=`, `#` or backslashes need no quotes.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from homo_dp.config.explain import takes_text
 from homo_dp.config.layers import split_key
-from homo_dp.config.primihub import IGNORED, NEEDS_FILES, OLD_NAMES
-from homo_dp.config.schema import Config
 from homo_dp.config.yaml_text import parse_scalar, parse_yaml
 from homo_dp.core.errors import ConfigError
 from homo_dp.core.untrusted_text import DEEPEST
@@ -28,47 +26,32 @@ _SEPARATORS = frozenset(", \t\r\n")
 
 
 @dataclass(frozen=True)
-class Params:
-    """Overrides in the order given, and what was set aside."""
+class TypedItem:
+    """An item of the older form, as it stands: no name and no value is translated."""
 
-    items: tuple[tuple[str, Any], ...] = ()
-    notes: tuple[str, ...] = ()
+    name: str
+    kind: str
+    is_array: bool
+    value: str
 
 
-def parse_params(texts: Iterable[str]) -> Params:
+Item = tuple[str, Any] | TypedItem
+
+
+def read_items(texts: Iterable[str]) -> Iterator[Item]:
     """Read the texts of all `--params` options.
 
-    >>> parse_params(["train.rounds=30,data.use=[a, b] predictFileName:STRING:0:/data/x.csv"]).items
-    (('train.rounds', 30), ('data.use', ['a', 'b']), ('output.predictFileName', '/data/x.csv'))
+    >>> list(read_items(["train.rounds=30,data.use=[a, b]"]))
+    [('train.rounds', 30), ('data.use', ['a', 'b'])]
     """
-    items: list[tuple[str, Any]] = []
-    notes: list[str] = []
     for text in texts:
         for item in _whole(split_items(text)):
             old = _OLD.match(item)
             if old is None:
-                items.append(_new_item(item))
-            elif old["name"] in IGNORED:
-                notes.append(f"{old['name']}: {IGNORED[old['name']]}; ignored")
+                yield _new_item(item)
             else:
-                items.extend(_old_item(old))
-    return Params(tuple(items), tuple(notes))
-
-
-def parse_pairs(words: Sequence[str]) -> Params:
-    """Read `key value key value ...`, as FederatedScope writes overrides after `--cfg FILE`.
-
-    >>> parse_pairs(["nbafl.mu", "0.01", "train.rounds", "5"]).items
-    (('nbafl.mu', 0.01), ('train.rounds', 5))
-    """
-    if len(words) % 2:
-        raise ConfigError(f"--cfg: {words[-1]} has no value; give overrides as `key value` pairs")
-    return Params(
-        tuple(
-            (_checked(key), parse_value(value))
-            for key, value in zip(words[::2], words[1::2], strict=True)
-        )
-    )
+                value = _unquoted(old["value"])
+                yield TypedItem(old["name"], old["type"], old["array"] == "1", value)
 
 
 def parse_value(text: str) -> Any:
@@ -84,7 +67,7 @@ def parse_value(text: str) -> Any:
 
 
 def format_item(key: str, value: Any) -> str:
-    """Write one item so that `parse_params` reads the same key and value.
+    """Write one item so that `read_items` reads the same key and value.
 
     >>> format_item("data.label", "my label"), format_item("train.rounds", 3)
     ('data.label="my label"', 'train.rounds=3')
@@ -207,40 +190,13 @@ def _new_item(item: str) -> tuple[str, Any]:
             f"--params {item}: is not key=value; write key=value without spaces around =, put "
             "lists in brackets (key=[1, 2]) and text with spaces or commas in quotes"
         )
-    return _checked(item[:equals]), parse_value(item[equals + 1 :])
+    return checked_key(item[:equals]), parse_value(item[equals + 1 :])
 
 
-def _checked(key: str) -> str:
+def checked_key(key: str) -> str:
+    """The key, unless it is not a dotted one."""
     split_key(key)
     return key
-
-
-def _old_item(old: re.Match[str]) -> Iterator[tuple[str, Any]]:
-    name, kind, value = old["name"], old["type"], _unquoted(old["value"])
-    if name in NEEDS_FILES:
-        raise ConfigError(
-            f"--params {name}={value}: names PrimiHub data sets; give data.files.<party>=FILE for "
-            "each"
-        )
-    if name == "learning_rate" and value == "optimal":
-        yield "train.schedule", "optimal"
-        return
-    key = _checked(OLD_NAMES.get(name, name))
-    parts = [part for part in value.split(";") if part] if old["array"] == "1" else [value]
-    words = [_old_value(key, kind, part) for part in parts]
-    yield key, words if old["array"] == "1" else words[0]
-
-
-def _old_value(key: str, kind: str, value: str) -> Any:
-    if kind == "INT32":
-        if not re.fullmatch(r"\s*[-+]?[0-9]{1,10}\s*", value) or not -(2**31) <= int(value) < 2**31:
-            raise ConfigError(
-                f"--params {key}:INT32={value}: must be a whole number of 32 bits; correct it"
-            )
-        return int(value)
-    # The old form has no type for numbers with a fraction: text is read as a scalar where the key
-    # wants no text.
-    return value if takes_text(Config, key) else parse_scalar(value)
 
 
 def _format(value: Any) -> str:

@@ -8,11 +8,9 @@ from typing import Any, Literal
 
 from pydantic.fields import FieldInfo
 
-from homo_dp.config.aliases import ALIASES, FLOWER_DP
 from homo_dp.config.base import Section
 from homo_dp.config.explain import fields_of, sections_in, show
 from homo_dp.config.layers import EXCLUSIVE
-from homo_dp.config.primihub import OLD_NAMES
 from homo_dp.config.schema import Config
 
 _HEAD = """# Configuration
@@ -49,24 +47,10 @@ the one of the file:
 """
 
 _TAIL = """
-## Names of other systems
+## Other names
 
-| name | is here |
-|---|---|
-{aliases}
-
-The short names work in `--params` and at the top of a file. FederatedScope's `nbafl.use: true` stands for
-`privacy.mechanism: nbafl`. In a run with NbAFL, flower-dp's words stand alone:
-{flower_dp}.
-
-In the older `name:TYPE:is_array:value` form, and in PrimiHub task files, these too:
-
-| PrimiHub | is here |
-|---|---|
-{primihub}
-
-A PrimiHub task file (JSON) can be given as `--config`; the files of its `data_set` names are given as
-`--params data.files.<client>=FILE`, and what has no counterpart is said on stderr. Examples are in docs/primihub.md.
+`predictFileName`, `indicatorFileName` and `modelFileName` stand for `output.*` in `--params` and at the top of a file,
+`data.file` for `data.files`. Names and files of other systems work too: docs/coming_from.md.
 """
 
 
@@ -89,10 +73,7 @@ def reference() -> str:
         about = " ".join(str(shared.__doc__).split())
         parts += [f"\n## {name}\n\n{about}\n\n| key | values | default | |\n|---|---|---|---|\n"]
         parts += [row + "\n" for row in _rows([shared, *kinds], name)]
-    aliases = "\n".join(f"| `{other}` | `{ours}` |" for other, ours in ALIASES.items())
-    primihub = "\n".join(f"| `{other}` | `{ours}` |" for other, ours in OLD_NAMES.items())
-    words = ", ".join(f"`{other}`" for other in FLOWER_DP)
-    return "".join(parts) + _TAIL.format(aliases=aliases, primihub=primihub, flower_dp=words)
+    return "".join(parts) + _TAIL
 
 
 def _rows(kinds: Sequence[type[Section]], prefix: str) -> Iterator[str]:

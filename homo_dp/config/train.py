@@ -53,23 +53,10 @@ class ScheduleConfig(Section):
 
     kind: Literal["constant", "optimal", "cosine", "step", "inverse_sqrt"] = key(
         "constant",
-        "`optimal` is scikit-learn's and PrimiHub's 1 / (alpha (t0 + t)), and ignores "
-        "learning_rate.",
+        "`cosine` ends at 0; `step` divides by 10 after half of the run; `optimal` is "
+        "scikit-learn's and PrimiHub's 1 / (alpha (t0 + t)), where alpha is weight_decay, and "
+        "ignores learning_rate.",
     )
-    alpha: Positive | None = key(
-        None, "Regularisation that `optimal` starts from; null: train.weight_decay."
-    )
-    floor: Fraction = key(0.0, "Share of the learning rate at which `cosine` ends.")
-    every: Probability = key(
-        0.5, "Share of the run after which `step` lowers the rate, again and again."
-    )
-    factor: Probability = key(0.1, "What `step` multiplies the rate with.")
-
-    @model_validator(mode="before")
-    @classmethod
-    def _fill(cls, given: Any) -> Any:
-        keys = {"alpha": "optimal", "floor": "cosine", "every": "step", "factor": "step"}
-        return _kind_from_keys(given, "train.schedule", "kind", keys)
 
     def rate(self, learning_rate: float, step: int, steps: int, alpha: float = 0.0) -> float:
         """Learning rate of local step `step` (from 0) out of `steps`; `alpha` is the weight decay.
@@ -80,18 +67,15 @@ class ScheduleConfig(Section):
         1.0
         """
         if self.kind == "optimal":
-            alpha = self.alpha or alpha
             # Bottou's heuristic: a typical weight is sqrt(1 / sqrt(alpha)), and the first rate
             # equals it, because the loss derivative that divides it is at most 1 (scikit-learn
             # _sgd_fast, PrimiHub homo_lr).
             return 1.0 / (alpha * (1.0 / (math.sqrt(1.0 / math.sqrt(alpha)) * alpha) + step))
         done = step / max(steps, 1)
         if self.kind == "cosine":
-            return learning_rate * (
-                self.floor + (1 - self.floor) * 0.5 * (1 + math.cos(math.pi * min(done, 1.0)))
-            )
+            return learning_rate * 0.5 * (1 + math.cos(math.pi * min(done, 1.0)))
         if self.kind == "step":
-            return learning_rate * self.factor ** math.floor(done / self.every + 1e-9)
+            return learning_rate * 0.1 ** math.floor(done / 0.5 + 1e-9)
         return learning_rate / math.sqrt(step + 1) if self.kind == "inverse_sqrt" else learning_rate
 
 
@@ -321,7 +305,7 @@ class TrainConfig(Section):
                 raise Conflict(
                     f"train.{one}, train.{other}: one follows from the other; leave one of them out"
                 )
-        if self.schedule.kind == "optimal" and not (self.schedule.alpha or self.weight_decay):
+        if self.schedule.kind == "optimal" and not self.weight_decay:
             raise Conflict(
                 "train.schedule=optimal: needs a regularisation to start from; give "
                 "train.weight_decay"

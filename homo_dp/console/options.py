@@ -15,8 +15,7 @@ import signal
 import sqlite3
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -24,13 +23,12 @@ from homo_dp import __version__
 from homo_dp.config.addresses import masked
 from homo_dp.console.screen import Progress, Screen, hush, say, silence
 from homo_dp.core.command_name import as_typed
-from homo_dp.core.errors import ConfigError, InputError, MessageError, TransportError
+from homo_dp.core.errors import InputError, MessageError, TransportError
 from homo_dp.core.event_log import FORMATS, is_shown, log, use_format
 from homo_dp.core.files import check_writable
 from homo_dp.privacy.errors import BudgetExceeded, LedgerError, PrivacyError
 
 if TYPE_CHECKING:
-    from homo_dp.config.load import Loaded
     from homo_dp.config.schema import Config
 
 __all__ = [
@@ -42,7 +40,6 @@ __all__ = [
     "add_log_argument",
     "add_screen_arguments",
     "check_outputs",
-    "load_from_arguments",
     "out_folder",
     "run",
     "screen_from_arguments",
@@ -183,37 +180,6 @@ def screen_from_arguments(arguments: argparse.Namespace) -> Screen:
         as_json=bool(getattr(arguments, "json", False)),
         as_log=log_format is not None and not quiet,
     )
-
-
-def load_from_arguments(
-    arguments: argparse.Namespace, extra: Iterable[tuple[str, Any]] = ()
-) -> Loaded:
-    """The configuration that `--config`, `--cfg` and `--params` (and, over them, `extra`)
-    describe, with its notes; without a file, that of `config.yaml` in the working folder.
-    """
-    from homo_dp.config.load import load, working_config
-    from homo_dp.config.params import parse_pairs, parse_params
-
-    path, pairs, found = arguments.config, parse_pairs(()), None
-    if arguments.cfg:
-        if path is not None:
-            raise ConfigError(
-                f"--cfg {arguments.cfg[0]}: is another name of --config; give only one of them"
-            )
-        path, pairs = arguments.cfg[0], parse_pairs(arguments.cfg[1:])
-    if path is None and not arguments.no_working_config:
-        path = found = working_config()
-    params = parse_params(text for group in arguments.params for text in group)
-    try:
-        loaded = load(path, (*pairs.items, *params.items, *extra))
-    except ConfigError as error:
-        if found is None:
-            raise
-        raise ConfigError(
-            f"{error}; {found} of this folder is read, --config FILE names another"
-        ) from None
-    use_threads(loaded.config.train.threads)
-    return replace(loaded, notes=(*loaded.notes, *params.notes))
 
 
 def use_threads(threads: int | str) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-# share of a column's values that a model does not know; predict.warn_above of commands
+# share of a column's values that a model does not know
 WARN_ABOVE = 0.1
 
 # what happened to a value, and how a person is told

@@ -14,12 +14,9 @@ ATTACKS = (
     "canary_sum",
     "canary_difference",
     "canary_count",
-    "low_bits",
-    "uncharged_fits",
     "canary_user",
     "clip_bits",
     "canary_upload",
-    "canary_answers",
 )
 OBSERVERS = ("aggregator", "model_reader")
 OF_MODELS = ("canary_model", "canary_user", "clip_bits")  # what they see is published
@@ -47,9 +44,7 @@ def attack_name(config: Config, name: str | None, observer: str | None) -> tuple
 def attack_on(config: Config, name: str, observer: str) -> Attack:
     """Build an attack; reads of the data its shape and counts, no values."""
     from homo_dp.evidence import (
-        failing_fits_attack,
         record_attacks,
-        statistics_attack,
         sum_attacks,
         update_attacks,
     )
@@ -58,8 +53,6 @@ def attack_on(config: Config, name: str, observer: str) -> Attack:
     match name:
         case "canary_sum":
             return sum_attacks.CanarySum(recipe, observer=observer)
-        case statistics_attack.NAME:
-            return statistics_attack.CanaryAnswers(config, dict(recipe.rows))
         case "canary_upload":
             return update_attacks.CanaryUpload(recipe, observer)
         case "canary_user":
@@ -76,8 +69,6 @@ def attack_on(config: Config, name: str, observer: str) -> Attack:
             record_attacks.CanaryModel,
             sum_attacks.CanaryDifference,
             sum_attacks.CanaryCount,
-            sum_attacks.LowBits,
-            failing_fits_attack.UnchargedFits,
         )
     }
     if name not in by_record:

@@ -37,19 +37,6 @@ class ModelSettings(Protocol):
     def bias(self) -> bool: ...
     @property
     def options(self) -> Mapping[str, Any]: ...
-    @property
-    def tempered(self) -> "TemperedSettings": ...
-
-
-class TemperedSettings(Protocol):
-    """The `model.tempered` block: the shape of a tempered sigmoid."""
-
-    @property
-    def scale(self) -> float: ...
-    @property
-    def temperature(self) -> float: ...
-    @property
-    def offset(self) -> float: ...
 
 
 @dataclass(frozen=True)
@@ -67,8 +54,6 @@ class Architecture:
     layers: tuple[int, ...] = ()
     channels: tuple[int, ...] = ()
     activation: str = "tanh"
-    # scale, temperature, offset of a tempered sigmoid
-    tempered: tuple[float, float, float] | None = None
     bias: bool = True
     factory: str | None = None
     fix: bool = False
@@ -157,9 +142,6 @@ def architecture_of(
     """The architecture that a `model` block asks for on data of this shape."""
     factory = settings.factory or None
     name = "factory" if factory else settings.name
-    tempered = (
-        settings.tempered if settings.activation == "tempered_sigmoid" and not factory else None
-    )
     plain = name in ("logistic_regression", "linear_regression", *IMAGE_FEATURES, "factory")
     layers = settings.layers
     if layers is None:
@@ -172,7 +154,6 @@ def architecture_of(
         layers=() if plain else tuple(layers),
         channels=tuple(channels) if name == "cnn" else (),
         activation=settings.activation or "tanh",
-        tempered=(tempered.scale, tempered.temperature, tempered.offset) if tempered else None,
         bias=settings.bias,
         factory=factory,
         fix=bool(settings.fix) if factory else False,
@@ -200,16 +181,3 @@ def _check_types(raw: dict[str, Any]) -> None:
     for key, kind in kinds.items():
         if not isinstance(raw[key], kind):
             raise ConfigError(f"architecture.{key}: is of the wrong type")
-    shape = raw["tempered"]
-    if shape is None:
-        return
-    numbers = (
-        isinstance(shape, list)
-        and len(shape) == 3
-        and all(type(value) in (int, float) for value in shape)
-    )
-    if not numbers or not all(math.isfinite(value) for value in shape):
-        raise ConfigError(
-            "architecture.tempered: must be three numbers, scale, temperature and offset"
-        )
-    raw["tempered"] = tuple(float(value) for value in shape)

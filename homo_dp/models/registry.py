@@ -129,7 +129,7 @@ def build_module(
         return factory_model(architecture, seed or 0, public_tensors)
     generator = None if seed is None else torch.Generator().manual_seed(seed)
     flatten = len(architecture.input_shape) > 1
-    between = partial(activation, architecture.activation, architecture.tempered)
+    between = partial(activation, architecture.activation)
     inputs, outputs, bias = architecture.inputs, architecture.outputs, architecture.bias
     if architecture.name == "logistic_regression":
         return logistic_regression(inputs, outputs, generator, bias=bias, flatten=flatten), None

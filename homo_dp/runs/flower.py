@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from homo_dp.config.load import load
-from homo_dp.config.params import parse_params
+from homo_dp.compat.load import load
+from homo_dp.compat.params import parse_params
 from homo_dp.config.schema import Config
 from homo_dp.console.options import check_outputs, explain, use_threads
 from homo_dp.console.screen import Screen

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from homo_dp.config.load import dump_yaml, flatten, load, load_config
+from homo_dp.config.load import dump_yaml, flatten, load_config
 from homo_dp.core.errors import ConfigError
 
 RECIPE = Path(__file__).parents[2] / "conf" / "homo_lr_dpsgd.yaml"
@@ -17,7 +17,7 @@ CONFIGS: list[dict[str, Any]] = [
     {"privacy.noise_multiplier": 2.0},
     {"privacy.mechanism": "none"},
     {"privacy.mechanism": "mine.own:Thing", "privacy.options": {"a": [1, {"b": None}]}},
-    {"nbafl.use": True, "nbafl.constant": 3.0, "nbafl.w_clip": 2.0},
+    {"privacy.mechanism": "nbafl", "nbafl.constant": 3.0, "nbafl.clip_norm": 2.0},
     {
         "privacy.mechanism": "dp_fedavg",
         "privacy.noise_at": "parties",
@@ -82,14 +82,11 @@ def _file(tmp_path: Path, text: str) -> Path:
         ("data: {embedded: digits, partition: iid}", {"data.files": {"a": "a", "b": "b"}}, "data.partition", None),
         ("data: {party_column: hospital}", {"data.files": "all.csv"}, "data.party_column", "hospital"),
         ("data: {files: a.csv, party_column: p}", {"data.files": "b.csv"}, "data.party_column", None),
-        ("nbafl: {delta: 0.1, use: true}", {"nbafl.constant": 5}, "nbafl.delta", None),
-        ("nbafl: {clip_norm: 1, use: true}", {"nbafl.w_clip": 5}, "nbafl.clip_norm", 5.0),
-        ("nbafl: {num_rounds: 7, use: true}", {}, "train.rounds", 7),
-        ("train: {rounds: 7}", {"nbafl.num_rounds": 9, "nbafl.use": True}, "train.rounds", 9),
         ("privacy: {target_epsilon: 2}", {"privacy.mechanism": "none"}, "privacy.target_epsilon", None),
         ("privacy: {target_epsilon: 2}", {"privacy.mechanism": "dpsgd"}, "privacy.target_epsilon", 2.0),
+        ("privacy: {mechanism: nbafl}\nnbafl: {delta: 0.1}", {"nbafl.constant": 5}, "nbafl.delta", None),
         ("privacy: {mechanism: nbafl}\nnbafl: {mu: 3}", {"privacy.mechanism": "dp_sgd"}, "nbafl.mu", 0.01),
-        ("train: {schedule: cosine}", {"train.schedule.floor": 0.5}, "train.schedule.kind", "cosine"),
+        ("train: {averaging: ema}", {"train.averaging.decay": 0.5}, "train.averaging.kind", "ema"),
         ("train: {averaging: {kind: ema, decay: 0.5}}", {"train.averaging": "tail"}, "train.averaging.decay", 0.9),
         ("predictFileName: p.csv", {}, "output.predictFileName", "p.csv"),
         ("data: {columns: {a: {levels: [x]}}}", {"data.columns.b.bounds": [0, 2]}, "data.columns.a.missing", "level"),
@@ -112,11 +109,6 @@ def test_a_draft_over_a_recipe_says_how_the_table_of_the_command_line_is_split(
 def test_both_in_the_file_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="one follows from the other"):
         load_config(_file(tmp_path, "privacy: {target_epsilon: 2, noise_multiplier: 1}"))
-
-
-def test_alias_beside_its_key_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"nbafl.w_clip=2: is another name of nbafl.clip_norm=1"):
-        load_config(_file(tmp_path, "nbafl: {clip_norm: 1, w_clip: 2, use: true}"))
 
 
 def test_the_last_override_wins() -> None:
@@ -188,22 +180,9 @@ def test_missing_file_and_directory(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["", "# nothing\n", "{}\n", "---\n", "null\n"])
 def test_a_file_without_settings_is_refused(tmp_path: Path, text: str) -> None:
     with pytest.raises(ConfigError, match="holds no settings; write sections such as"):
-        load(_file(tmp_path, text))
+        load_config(_file(tmp_path, text))
 
 
 def test_a_list_is_no_configuration(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="must hold sections"):
-        load(_file(tmp_path, "- a\n- b\n"))
-
-
-def test_the_source_of_a_configuration_is_named(tmp_path: Path) -> None:
-    path = _file(tmp_path, "train: {seed: 3}\n")
-    assert load(path).source == f"config: {path}"
-    assert load(None, {"train.seed": 3}).source == "no config: the built-in example"
-    assert load(None, {"data.files.a": "a.csv"}).source == "no config"
-
-
-def test_federatedscopes_switch_turned_off_contradicts_nbafl() -> None:
-    with pytest.raises(ConfigError, match=r"nbafl\.use=false: privacy\.mechanism is nbafl"):
-        load_config(None, {"privacy.mechanism": "nbafl", "nbafl.use": False})
-    assert load_config(None, {"nbafl.use": False}).privacy.mechanism == "dp_sgd"
+        load_config(_file(tmp_path, "- a\n- b\n"))

@@ -4,7 +4,8 @@ switched off.
 
 import pytest
 
-from homo_dp.config.load import config_from, dump_yaml, load, load_config
+from homo_dp.compat.load import load
+from homo_dp.config.load import config_from, dump_yaml, load_config
 from homo_dp.config.privacy import (
     DpFedAvgPrivacy,
     DpSgdPrivacy,

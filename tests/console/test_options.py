@@ -16,12 +16,12 @@ from pathlib import Path
 
 import pytest
 
+from homo_dp.compat.command_line import load_from_arguments
 from homo_dp.console.options import (
     Interrupted,
     Parser,
     add_common_arguments,
     explain,
-    load_from_arguments,
 )
 from homo_dp.core.errors import (
     ConfigError,
@@ -35,7 +35,8 @@ from homo_dp.privacy.errors import BudgetExceeded, LedgerError, PrivacyError
 
 COMMAND = """
 import sys, time, warnings
-from homo_dp.console.options import Interrupted, Parser, add_common_arguments, check_outputs, load_from_arguments, run
+from homo_dp.compat.command_line import load_from_arguments
+from homo_dp.console.options import Interrupted, Parser, add_common_arguments, check_outputs, run
 from homo_dp.console.options import screen_from_arguments
 
 def main(argv=None):
@@ -388,7 +389,8 @@ def test_one_rule_for_threads(
 ) -> None:
     code = """if True:
         import os, sys
-        from homo_dp.console.options import Parser, add_common_arguments, load_from_arguments
+        from homo_dp.compat.command_line import load_from_arguments
+        from homo_dp.console.options import Parser, add_common_arguments
         parser = Parser()
         add_common_arguments(parser)
         load_from_arguments(parser.parse_args(["--params", *sys.argv[1:]]))

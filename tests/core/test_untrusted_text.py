@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from homo_dp.compare import main as compare
+from homo_dp.compat.params import parse_params
 from homo_dp.config.load import dump_yaml, flatten, load_config
 from homo_dp.config.model import ModelConfig
-from homo_dp.config.params import parse_params
 from homo_dp.config.yaml_text import parse_yaml
 from homo_dp.console.screen import show
 from homo_dp.core.errors import ConfigError, DataError

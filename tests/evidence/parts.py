@@ -5,7 +5,7 @@ verdict.
 from collections.abc import Callable
 from typing import Any
 
-from homo_dp.config.load import load
+from homo_dp.compat.load import load
 from homo_dp.evidence.attack import Attack
 from homo_dp.evidence.audit import Scores, judge
 from homo_dp.evidence.record_attacks import CanaryGradient, Recipe

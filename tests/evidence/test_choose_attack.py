@@ -1,8 +1,9 @@
 """Attacks that see less say how little they could show."""
 
 from homo_dp.evidence.audit import Scores, judge
-from homo_dp.evidence.sum_attacks import CanaryDifference, LowBits
+from homo_dp.evidence.sum_attacks import CanaryDifference
 from homo_dp.evidence.update_attacks import ClipBits
+from tests.evidence.low_bits_attack import LowBits
 from tests.evidence.parts import USERS, cohort_recipe
 
 

@@ -9,8 +9,8 @@ import pytest
 
 from homo_dp.config.load import load_config
 from homo_dp.evidence.audit import Scores, judge
-from homo_dp.evidence.statistics_attack import CanaryAnswers
 from homo_dp.privacy.private_sum import PrivateSum
+from tests.evidence.statistics_attack import CanaryAnswers
 
 RUNS = 250  # with the canary, and as many without; false alarms at 0.999: below 1 in 10,000
 ROWS = {"a": 200, "b": 200, "c": 200}

@@ -9,14 +9,15 @@ from typing import Any
 import pytest
 import torch
 
-from homo_dp.config.load import load
+from homo_dp.compat.load import load
 from homo_dp.evidence.record_attacks import Recipe
-from homo_dp.evidence.sum_attacks import CanaryCount, CanaryDifference, CanarySum, LowBits
+from homo_dp.evidence.sum_attacks import CanaryCount, CanaryDifference, CanarySum
 from homo_dp.federation.mechanisms.base import PartyFacts
 from homo_dp.federation.mechanisms.dp_fedsgd import DpFedSgd
 from homo_dp.federation.sessions.build import federation_facts, noise_source
 from homo_dp.privacy.noise.source import NoiseSource
 from homo_dp.privacy.private_sum import PrivateSum
+from tests.evidence.low_bits_attack import LowBits
 from tests.evidence.parts import broken_training, judged, one_step_recipe
 from tests.privacy.broken_noise import SharedSeed, four_fold_float32
 

@@ -9,8 +9,8 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from homo_dp.config.load import load
-from homo_dp.config.params import parse_params
+from homo_dp.compat.load import load
+from homo_dp.compat.params import parse_params
 from homo_dp.data.describe import draft
 from homo_dp.data.images import is_image_file, read_images
 from homo_dp.federation.sessions.aggregator_session import RunState

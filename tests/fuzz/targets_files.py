@@ -15,8 +15,8 @@ from pathlib import Path
 import pandas as pd
 from PIL import Image
 
+from homo_dp.compat.primihub.registry import read_registry
 from homo_dp.config.load import load_config
-from homo_dp.config.primihub_registry import read_registry
 from homo_dp.config.schema import Config
 from homo_dp.data.image_folders import read_image_folder
 from homo_dp.data.readers import read_table

@@ -33,7 +33,6 @@ def changed(**keys: object) -> str:
         changed(name="transformer"),
         changed(activation="swish"),
         changed(bias=1),
-        changed(tempered=[1, 2, float("inf")]),
         changed(name="cnn"),  # rows of a table are not images
     ],
 )
@@ -44,9 +43,7 @@ def test_a_description_that_cannot_be_is_refused(text: str) -> None:
 
 def test_only_what_decides_the_parameters_is_kept() -> None:
     plain = architecture_of(ModelConfig(layers=(5,)), (30,), 1)
-    assert (plain.layers, plain.channels, plain.tempered) == ((), (), None)
-    shaped = architecture_of(ModelConfig(name="mlp", activation="tempered_sigmoid"), (30,), 1)
-    assert shaped.tempered == (1.58, 3.0, 0.71)
+    assert (plain.layers, plain.channels) == ((), ())
 
 
 def test_options_that_are_not_json_are_refused() -> None:

@@ -212,8 +212,6 @@ def test_crafted_metadata_are_refused(
         ({"name": "cnn"}, "images"),
         ({"activation": "exec"}, "unknown"),
         ({"activation": 3}, "wrong type"),
-        ({"tempered": [1, 2]}, "three numbers"),
-        ({"tempered": ["a", 2, 3]}, "three numbers"),
         ({"bias": 1}, "wrong type"),
         ({"outputs": 1 << 24}, "outputs"),
         ({"input_shape": []}, "no feature columns"),

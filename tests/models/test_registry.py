@@ -107,14 +107,6 @@ def test_shapes_only_takes_no_memory() -> None:
     assert {parameter.device.type for parameter in module.parameters()} == {"meta"}
 
 
-def test_the_tempered_sigmoid_of_the_config_is_used() -> None:
-    tanh = {"scale": 2.0, "temperature": 2.0, "offset": 1.0}
-    settings = ModelConfig(name="mlp", activation="tempered_sigmoid", tempered=tanh)  # type: ignore[arg-type]
-    module = build_model(settings, (3,), [0, 1]).module
-    part = module.get_submodule("activation_1")
-    assert torch.allclose(part(torch.tensor([0.3, -2.0])), torch.tensor([0.3, -2.0]).tanh())
-
-
 @pytest.mark.parametrize(
     ("settings", "shape", "classes", "words"),
     [

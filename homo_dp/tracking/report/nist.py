@@ -169,10 +169,7 @@ def _about_the_computation(record: Record) -> list[Row]:
                 f"noise from {generator}; sums and noise in float64 or integers, released on a "
                 "public grid"
             ),
-            (
-                "privacy.secure_mode; attacks on low bits and lattices in the tests and in audit "
-                "--attack low_bits"
-            ),
+            "privacy.secure_mode; attacks on low bits and lattices in the tests",
         ),
         (
             "Side channels",

@@ -47,10 +47,10 @@ class PartyPlace:
         """
         import yaml
 
-        from homo_dp.config.load import load
+        from homo_dp.config.load import load_config
         from homo_dp.config.served_run import SERVED, asker_key, served_layer
 
-        settings = load(config).config
+        settings = load_config(config)
         name, named, rules = settings.party.name, settings.federation.run, settings.party.serve
         if name is None:
             raise ConfigError(

@@ -37,10 +37,10 @@ def kept(folder: Path, **changed: Any) -> Path:
 
 def test_audits_in_the_folder_and_below_it_are_found(tmp_path: Path) -> None:
     kept(tmp_path)
-    (kept(tmp_path / "audit", attack="low_bits") / "roc.png").write_bytes(b"picture")
+    (kept(tmp_path / "audit", attack="clip_bits") / "roc.png").write_bytes(b"picture")
     first, second = audits_in(tmp_path)
     assert (first.audit.attack, first.picture) == ("canary_gradient", None)
-    assert (second.audit.attack, second.picture) == ("low_bits", b"picture")
+    assert (second.audit.attack, second.picture) == ("clip_bits", b"picture")
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,17 @@
-"""A config of another system in our keys: settings, notes for the reader, and what is left open."""
+"""What another system offers to this room, and a file of it in our keys: settings, notes for the
+reader, and what is left open.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from homo_dp.config.layers import EXCLUSIVE, get, put
 from homo_dp.core.errors import ConfigError
+
+Tree = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -77,6 +81,20 @@ class Translation:
     asks: list[Ask] = field(default_factory=list)
     fallbacks: list[Fallback] = field(default_factory=list)
     system: str = "the other system"
+    process: str = "train"  # or predict
+
+    def place_data(self, merged: dict[str, Any]) -> None:
+        """Put tables into `merged` that only a registry in it names; none, unless a system has
+        such names.
+        """
+
+    def finish(self, merged: dict[str, Any]) -> list[str]:
+        """Put into `merged` what no file and no override sets; all notes.
+
+        Raises:
+            ConfigError: something is still open that nothing runs without.
+        """
+        return [*self.notes, *self.fill(merged), *self.still_asked(merged)]
 
     def fill(self, merged: dict[str, Any]) -> list[str]:
         """Put the fallbacks that are still open into `merged`; the notes about them."""
@@ -94,11 +112,33 @@ class Translation:
         """What is still open once all files and overrides are put together; what nothing runs
         without is an error.
         """
-        left = [ask for ask in self.asks if ask.is_open(merged)]
-        for ask in left:
-            if ask.needed:
-                raise ConfigError(ask.text)
-        return [ask.text for ask in left]
+        if needed := self.missing(merged):
+            raise ConfigError(needed[0])
+        return [ask.text for ask in self.asks if ask.is_open(merged)]
+
+    def missing(self, merged: Mapping[str, Any]) -> list[str]:
+        """What is still open that nothing runs without."""
+        return [ask.text for ask in self.asks if ask.needed and ask.is_open(merged)]
+
+
+@dataclass(frozen=True)
+class System:
+    """Another system whose files can be given in the place of ours.
+
+    Attributes:
+        name: as notes and errors call it.
+        recognises: whether what a file holds is a config of this system.
+        translate: makes a translation of that, of the overrides given with it, and of the name
+            that errors use for the file.
+        translate_overrides: makes a translation of overrides in this system's words, given the
+            files under them; None where neither speaks of this system. Not set for systems whose
+            overrides are ours.
+    """
+
+    name: str
+    recognises: Callable[[Tree], bool]
+    translate: Callable[[Tree, Tree, str], Translation]
+    translate_overrides: Callable[[Tree, Sequence[Tree]], Translation | None] | None = None
 
 
 def _shown(value: Any) -> str:

@@ -1,6 +1,4 @@
-"""PrimiHub's words in ours: names of task parameters, and whole task files (JSON) used as a
-configuration.
-"""
+"""PrimiHub's task files (JSON) as configurations."""
 
 import os
 from collections.abc import Mapping
@@ -9,48 +7,12 @@ from typing import Annotated, Any, Self
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
+from homo_dp.compat.names import IGNORED, OLD_NAMES
+from homo_dp.compat.primihub.registry import names_in
+from homo_dp.compat.translation import Ask, Fallback, System, Translation
 from homo_dp.config.layers import get, put
-from homo_dp.config.translation import Ask, Fallback, Translation
 from homo_dp.core.errors import ConfigError
 from homo_dp.core.untrusted_text import Foreign, Schema
-
-# Parameters of old task commands and common_params of task files that have a counterpart.
-OLD_NAMES = {
-    "BatchSize": "train.batch_size",
-    "batch_size": "train.batch_size",
-    "NumIters": "train.rounds",
-    "max_iter": "train.rounds",
-    "global_epoch": "train.rounds",
-    "local_epoch": "train.local_epochs",
-    "learning_rate": "train.learning_rate",
-    "alpha": "train.weight_decay",
-    "optimizer": "train.optimizer",
-    "noise_multiplier": "privacy.noise_multiplier",
-    "l2_norm_clip": "privacy.max_grad_norm",
-    "max_grad_norm": "privacy.max_grad_norm",
-    "delta": "privacy.delta",
-    "secure_mode": "privacy.secure_mode",
-    "selected_column": "data.use",
-    "feature_names": "data.use",
-    "id": "data.id",
-    "label": "data.label",
-    "task_name": "tracking.run_name",
-    "task": "model.task",
-    "metric_path": "output.indicatorFileName",
-    "predictFileName": "output.predictFileName",
-    "indicatorFileName": "output.indicatorFileName",
-    "modelFileName": "output.modelFileName",
-}
-IGNORED = {
-    "hostLookupTable": "look-up tables belong to PrimiHub's tree models",
-    "guestLookupTable": "look-up tables belong to PrimiHub's tree models",
-    "print_metrics": "the final table is always printed, unless --quiet",
-    "n_length": "it sizes Paillier keys, and no update is encrypted that way here",
-    "need_encrypt": "it switches Paillier encryption, which is not used here",
-    "need_one_vs_rest": "several classes are trained as one softmax model",
-    "category": "the number of classes follows from data.classes",
-}
-NEEDS_FILES = frozenset({"Data_File", "TestData", "TrainData"})
 
 MOST_CLIENTS = 10_000
 
@@ -209,7 +171,49 @@ class PrimihubTask(Translation):
     """A translated task file, with the data sets that need files."""
 
     data_sets: dict[str, str] = field(default_factory=dict)
-    process: str = "train"
+
+    def place_data(self, merged: dict[str, Any]) -> None:
+        """Put the addresses that the registry has for the task's data sets where no file is
+        given, and refuse files of parties that are no clients.
+        """
+        names = names_in(merged)
+        key = "data.files" if self.process == "train" else "data.test_file"
+        for party, name in self.data_sets.items():
+            given = get(merged, key)
+            if name in names and not isinstance(given, str) and party not in (given or {}):
+                put(merged, (*key.split("."), party), names[name])
+        files = get(merged, "data.files")
+        if self.process == "predict" or get(merged, "data.embedded") is not None:
+            return
+        if not self._without_file(merged) and isinstance(files, dict):
+            strangers = sorted(set(files) - set(self.data_sets))
+            if strangers:
+                raise ConfigError(
+                    f"data.files.{strangers[0]}: is not a client of the task; its clients are "
+                    f"{', '.join(self.data_sets)}"
+                )
+
+    def missing(self, merged: Mapping[str, Any]) -> list[str]:
+        """What is still open that nothing runs without: the files of data sets, too."""
+        missing = self._without_file(merged)
+        if not missing:
+            return super().missing(merged)
+        words = ",".join(f"data.files.{party}=FILE" for party in missing)
+        text = (
+            f"data.files.{missing[0]}: the file of data_set {self.data_sets[missing[0]]} is not "
+            f"known; add --params {words}, or data.registry=FILE, a PrimiHub node config that "
+            "names it"
+        )
+        return [text, *super().missing(merged)]
+
+    def _without_file(self, merged: Mapping[str, Any]) -> list[str]:
+        """The clients whose data set has no file yet."""
+        files = get(merged, "data.files")
+        elsewhere = get(merged, "data.embedded") is not None or isinstance(files, str)
+        # homo_dp.infer asks for a table itself, and takes --data as well
+        if self.process == "predict" or elsewhere:
+            return []
+        return [party for party in self.data_sets if party not in (files or {})]
 
 
 def is_task(tree: Mapping[str, Any]) -> bool:
@@ -217,9 +221,21 @@ def is_task(tree: Mapping[str, Any]) -> bool:
     return "component_params" in tree
 
 
-def translate(tree: Mapping[str, Any], source: str) -> PrimihubTask:
-    """Translate a PrimiHub task file; what has no counterpart is a note, what cannot be run is
-    an error.
+def translate_task(
+    tree: Mapping[str, Any], _overrides: Mapping[str, Any], source: str
+) -> PrimihubTask:
+    """Translate a PrimiHub task file.
+
+    Args:
+        tree: what the file holds.
+        _overrides: not used; PrimiHub's own have become keys of ours as they were read.
+        source: what an error calls the file.
+
+    Returns:
+        The settings in our keys; what has no counterpart is a note.
+
+    Raises:
+        ConfigError: where the task cannot be run here.
     """
     component = (
         Foreign(source, "check the task file", ConfigError).check(_TaskFile, tree).component_params
@@ -238,30 +254,6 @@ def translate(tree: Mapping[str, Any], source: str) -> PrimihubTask:
     _translate_roles(component.roles, component.role_params, task)
     task.asks.append(_scaling(component.common_params))
     return task
-
-
-def check_files(task: PrimihubTask, merged: Mapping[str, Any]) -> None:
-    """Refuse a task whose data sets have no file yet, with the words that give them."""
-    if task.process == "predict":
-        return  # homo_dp.infer says itself what it lacks, and takes --data as well
-    files = get(merged, "data.files")
-    if get(merged, "data.embedded") is not None or isinstance(files, str):
-        return
-    missing = [
-        party for party in task.data_sets if not (isinstance(files, dict) and party in files)
-    ]
-    if missing:
-        words = ",".join(f"data.files.{party}=FILE" for party in missing)
-        raise ConfigError(
-            f"data.files.{missing[0]}: the file of data_set {task.data_sets[missing[0]]} is not "
-            f"known; add --params {words}, or data.registry=FILE, a PrimiHub node config that "
-            "names it"
-        )
-    if isinstance(files, dict) and (strangers := sorted(set(files) - set(task.data_sets))):
-        raise ConfigError(
-            f"data.files.{strangers[0]}: is not a client of the task; its clients are "
-            f"{', '.join(task.data_sets)}"
-        )
 
 
 def _translate_model(common: _Common, task: PrimihubTask) -> None:
@@ -377,3 +369,6 @@ def _translate_prediction(component: _Component, task: PrimihubTask) -> Primihub
     for key, path in ({"indicatorFileName": "out/test_indicator.json"} | part.paths).items():
         put(task.tree, ("output", key), path)
     return task
+
+
+PRIMIHUB = System("PrimiHub", is_task, translate_task)

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from homo_dp.config.load import load
-from homo_dp.config.translation import Ask, Fallback, Translation
+from homo_dp.compat.load import load
+from homo_dp.compat.translation import Ask, Fallback, Translation
 from homo_dp.core.errors import ConfigError
-from tests.config.test_primihub import FILES, TASK
+from tests.compat.primihub.test_task_file import FILES, TASK
 
 
 def test_an_answer_by_any_of_its_keys_closes_a_question() -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from homo_dp.config.primihub_registry import read_registry
+from homo_dp.compat.primihub.registry import read_registry
 from homo_dp.core.errors import ConfigError
 
 

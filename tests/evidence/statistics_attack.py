@@ -23,7 +23,6 @@ from homo_dp.statistics.questions import ColumnsQuestion
 
 Floats = NDArray[np.float64]
 OTHERS = 8  # made-up rows beside the canary
-NAME = "canary_answers"
 
 
 class CanaryAnswers(Attack):
@@ -31,14 +30,14 @@ class CanaryAnswers(Attack):
     aggregator does not know.
     """
 
-    name = NAME
+    name = "canary_answers"
     scores_are_losses = True
 
     def __init__(self, config: Config, rows: dict[str, int]) -> None:
         made = build_mechanism(config, federation_facts(config, rows, 1), noise_source(config))
         if not isinstance(made, Statistics):
             raise InputError(
-                f"privacy.mechanism={made.name}: {NAME} attacks statistics; write statistics"
+                f"privacy.mechanism={made.name}: {self.name} attacks statistics; write statistics"
             )
         self.mechanism, self.observer = made, "aggregator"
         spent = events_of(made.run.sums)

@@ -7,13 +7,13 @@ has FederatedScope's default, of its `core/configs`. See docs/coming_from.md.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from homo_dp.compat.translation import Ask, Fallback, System, Translation
 from homo_dp.config.layers import put
 from homo_dp.config.schema import Config
-from homo_dp.config.translation import Ask, Fallback, Translation
 from homo_dp.core.errors import ConfigError
 
 SECTIONS = frozenset(
@@ -219,19 +219,14 @@ def is_federatedscope(tree: Mapping[str, Any]) -> bool:
 
 
 def translate_federatedscope(
-    tree: Mapping[str, Any],
-    source: str,
-    *,
-    under: Mapping[str, Any] | None = None,
-    over: Mapping[str, Any] | None = None,
+    tree: Mapping[str, Any], overrides: Mapping[str, Any], source: str
 ) -> Translation:
-    """Translate a config of FederatedScope, or overrides; what is a key of ours stays as it is.
+    """Translate a config of FederatedScope; what is a key of ours stays as it is.
 
     Args:
-        tree: the config, or the overrides.
-        source: what an error calls it.
-        under: the config that the overrides in `tree` belong to; None where `tree` is a config.
-        over: the overrides of the config in `tree`.
+        tree: what the file holds.
+        overrides: what is put over it, in words of either system.
+        source: what an error calls the file.
 
     Returns:
         The settings in our keys, with notes, questions and fallbacks.
@@ -239,12 +234,36 @@ def translate_federatedscope(
     Raises:
         ConfigError: where a key asks for something that is not built, or has a wrong value.
     """
-    own, later = _flat(tree), _flat(over or {})
-    given = _Given(_flat(under or {}) | own | later, overrides=under is not None)
+    own, later = _flat(tree), _flat(overrides)
+    given = _Given(own | later, overrides=False)
     for key in own:
         _translate(key, given.keys[key], given, "overrides" if key in later else source)
-    if not given.overrides:
-        _leave_open(given)
+    _leave_open(given)
+    return given.done
+
+
+def translate_federatedscope_overrides(
+    overrides: Mapping[str, Any], files: Sequence[Mapping[str, Any]]
+) -> Translation | None:
+    """Translate overrides of FederatedScope; what is a key of ours stays as it is.
+
+    Args:
+        overrides: what the command line sets.
+        files: what the files under it hold, untranslated.
+
+    Returns:
+        The overrides in our keys; None where neither they nor a file are FederatedScope's.
+
+    Raises:
+        ConfigError: where a key asks for something that is not built, or has a wrong value.
+    """
+    theirs = [tree for tree in files if is_federatedscope(tree)]
+    if not theirs and not SECTIONS & set(overrides):
+        return None
+    own = _flat(overrides)
+    given = _Given(_flat(theirs[-1] if theirs else {}) | own, overrides=True)
+    for key in own:
+        _translate(key, given.keys[key], given, "overrides")
     return given.done
 
 
@@ -686,3 +705,10 @@ SPECIAL: dict[str, Callable[[_Given], None]] = {
     "data.type": _data_type,
     "data.splits": _splits,
 }
+
+FEDERATEDSCOPE = System(
+    "FederatedScope",
+    is_federatedscope,
+    translate_federatedscope,
+    translate_federatedscope_overrides,
+)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from homo_dp.config.load import load
+from homo_dp.compat.load import load
 from homo_dp.config.privacy import RecordKeys, keys_of
 from homo_dp.core.errors import ConfigError
 

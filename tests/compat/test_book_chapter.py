@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from homo_dp.compat.load import Loaded, load
 from homo_dp.config.data import ONE_TABLE
-from homo_dp.config.load import Loaded, load
 from homo_dp.config.privacy import UserKeys, keys_of
 from homo_dp.core.errors import ConfigError
 from homo_dp.flower_dp import calculate_c, calculate_sigma_d, calculate_sigma_u

@@ -1,10 +1,10 @@
 """Traces of fits that were not charged are caught."""
 
 from homo_dp.core.errors import MessageError
-from homo_dp.evidence.failing_fits_attack import UnchargedFits
 from homo_dp.evidence.record_attacks import PartyOfAttack
 from homo_dp.federation.protocol.messages import Message
 from tests.evidence.parts import judged, one_step_recipe
+from tests.evidence.uncharged_fits_attack import UnchargedFits
 
 
 class KeepsMomentum:

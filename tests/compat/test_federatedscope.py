@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from homo_dp.config.load import Loaded, load
+from homo_dp.compat.load import Loaded, load
 from homo_dp.core.errors import ConfigError
 
 # scripts/example_configs/femnist.yaml of FederatedScope, with the switches of its NbAFL test.

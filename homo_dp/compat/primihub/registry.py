@@ -7,11 +7,12 @@ directory, as at PrimiHub, or else at the folder of the registry or the one abov
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from homo_dp.config.layers import get
 from homo_dp.config.yaml_text import LARGEST_YAML, parse_yaml
 from homo_dp.core.errors import ConfigError, error_text, one_line
 from homo_dp.core.untrusted_text import Foreign, Schema
@@ -50,6 +51,23 @@ def read_registry(paths: Iterable[str]) -> dict[str, str]:
         for entry in file.check(_Registry, tree).datasets:
             found.setdefault(entry.description, _address(entry, Path(path)))
     return found
+
+
+def names_in(tree: Mapping[str, Any]) -> dict[str, str]:
+    """The addresses of the data sets that ``data.registry`` of a configuration names."""
+    paths = get(tree, "data.registry")
+    return read_registry([paths] if isinstance(paths, str) else paths) if paths else {}
+
+
+def put_addresses(merged: dict[str, Any]) -> None:
+    """Put addresses that the registry of a configuration has in the place of names of tables."""
+    names = names_in(merged)
+    for key in ("files", "test_file") if names else ():
+        given = get(merged, f"data.{key}")
+        if isinstance(given, dict):
+            merged["data"][key] = {party: names.get(name, name) for party, name in given.items()}
+        elif isinstance(given, str):
+            merged["data"][key] = names.get(given, given)
 
 
 def _address(entry: _Entry, registry: Path) -> str:

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from homo_dp.compat.translation import Ask, Fallback, System, Translation
 from homo_dp.config.layers import put
-from homo_dp.config.translation import Ask, Fallback, Translation
 from homo_dp.core.errors import ConfigError
 
 KEYS = frozenset(
@@ -51,9 +51,21 @@ def is_book_chapter(tree: Mapping[str, Any]) -> bool:
     return all(name in tree for name in _MARKS)
 
 
-def translate_book_chapter(tree: Mapping[str, Any], source: str) -> Translation:
-    """Translate every key of the chapter; others stay as they are, for ours may stand beside
-    them.
+def translate_book_chapter(
+    tree: Mapping[str, Any], _overrides: Mapping[str, Any], source: str
+) -> Translation:
+    """Translate every key of the chapter.
+
+    Args:
+        tree: what the file holds.
+        _overrides: not used; they are keys of ours.
+        source: what an error calls the file.
+
+    Returns:
+        The settings in our keys; other keys stay as they are, for ours may stand beside them.
+
+    Raises:
+        ConfigError: a value of the chapter has no meaning.
     """
     done = Translation(system="the chapter's conf.json")
     for name in tree:
@@ -162,3 +174,6 @@ def _number(tree: Mapping[str, Any], name: str, source: str, default: float | No
     if not isinstance(value, int | float) or isinstance(value, bool) or not value > 0:
         raise ConfigError(f"{source}: {name}={value}: must be a number above 0")
     return float(value)
+
+
+BOOK_CHAPTER = System("the DP-FedAvg chapter", is_book_chapter, translate_book_chapter)

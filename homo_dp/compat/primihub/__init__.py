@@ -1,0 +1,1 @@
+"""PrimiHub: task files, tasks in Python, names of parameters, registries of data sets."""
