@@ -20,6 +20,11 @@ from homo_dp.privacy.engine.passes import OneOutputPasses
 ROOT = Path(homo_dp.__file__).parents[1]
 PACKAGES = Path(opacus.__file__).parents[1]
 TESTED_ELSEWHERE = {  # where a test of the same name cannot be
+    # stand before functions of the same name, and run the command behind them
+    **{
+        f"homo_dp/{name}.py": f"tests/commands/test_{name}.py"
+        for name in ("aggregator", "audit", "party", "stats")
+    },
     "homo_dp/data/__main__.py": "tests/data/test_main.py",
     # needs flwr, which has an environment of its own
     "homo_dp/runs/flower.py": "tests/flower/test_flower.py",
