@@ -284,7 +284,7 @@ def _tell(text: str) -> None:
 def explain(error: BaseException) -> tuple[int, str]:
     """The exit code of an error and the line that says it.
 
-    >>> explain(ConfigError("train.rounds=0: must be ..."))
+    >>> explain(InputError("train.rounds=0: must be ..."))
     (2, 'error: train.rounds=0: must be ...')
     """
     if isinstance(error, KeyboardInterrupt):
