@@ -26,7 +26,7 @@ from homo_dp.privacy.noise.keystream import forks
 from homo_dp.privacy.noise.source import NoiseSource
 from homo_dp.privacy.sampling.samplers import PoissonSampler
 
-_BLOCK = 8192  # row numbers (or normals) drawn in one call where a step needs fewer
+_BLOCK = 32768  # row numbers (or normals) drawn in one call where a step needs fewer
 _AHEAD = 16384  # noise vectors at least this long are drawn by a background thread
 _TASK = 1 << 18  # the same where several threads share a vector
 _LONG = 1 << 20  # vectors from this length on have no thread beside a trainer that uses all cores
@@ -42,7 +42,7 @@ class PoissonBatches:
 
     def __init__(self, sampler: PoissonSampler, noise: NoiseSource) -> None:
         self._noise, self._sampler = noise, sampler
-        self._most = max(1, min(64, int(_BLOCK / max(1.0, sampler.expected_size))))
+        self._most = max(1, min(128, int(_BLOCK / max(1.0, sampler.expected_size))))
         self._wanted = 1 << 62
         self._ready: list[Tensor] = []
         self._forks = forks()

@@ -82,7 +82,7 @@ class CurrentBlock:
     def labels_of(self, given: Tensor, size: int) -> Tensor:
         """Labels as the loop passes them, filled up to the size of a filled batch."""
         block = self.block
-        if block is not None and block.labels is given and len(block.filled_labels) == size:
+        if block is not None and block.labels is given and block.filled_labels.shape[0] == size:
             return block.filled_labels
         return filled(given, size) if len(given) else given.new_zeros((size, *given.shape[1:]))
 
@@ -346,7 +346,7 @@ class BlockLoader(DataLoader[Any]):
         self._width = None if prepared.shape == features.shape else features.shape[1:].numel()
         self._room = self._features[:0], self._labels[:0]
         self._views: dict[tuple[int, int], _Room] = {}
-        self._drawn, self._in_order = 0, rows.in_order
+        self._count = len(prepared)
         self._empty: Block | None = None
         self._version = prepared._version
 
@@ -354,15 +354,14 @@ class BlockLoader(DataLoader[Any]):
         self._optimizer.check_trained()
         for numbers in self._batches.batches():
             self._optimizer.begin_batch()
-            self._drawn = count = numbers.shape[0]
+            count = numbers.shape[0]
             step, size = self.sizes.of(count)
             for start in range(0, count or 1, step):
                 last = start + step >= count
                 if start or not last:
                     self._optimizer.signal_skip_step(not last)
-                block = self._block(
-                    numbers[start : start + step] if count > step else numbers, size, last
-                )
+                part = numbers[start : start + step] if count > step else numbers
+                block = self._block(part, size, last, everybody=count == self._count)
                 self._current.block = block
                 yield block.features, block.labels
 
@@ -372,12 +371,12 @@ class BlockLoader(DataLoader[Any]):
         block = self._current.block
         return block is not None and block.last
 
-    def _block(self, numbers: Tensor, size: int, last: bool) -> Block:
+    def _block(self, numbers: Tensor, size: int, last: bool, *, everybody: bool) -> Block:
         count = numbers.shape[0]
         if not count:
             return self._of_nobody(size)
-        if count == size and len(self._features) == self._drawn and self._in_order:
-            part = slice(int(numbers[0]), int(numbers[0]) + size)  # everybody: nothing to gather
+        if everybody and count == size and self._rows.in_order:
+            part = slice(int(numbers[0]), int(numbers[0]) + size)  # nothing to gather
             features, labels = self._features[part], self._labels[part]
             own = self._own(features)
             return Block(own, labels, features, labels, last, numbers, self._version)

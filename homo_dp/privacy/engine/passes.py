@@ -6,7 +6,6 @@ one output, the rows in float64. Gradients of single rows are never made.
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -88,7 +87,7 @@ class Passes(ABC):
         self._ready = False
         self._rows = given.shape[0]
         outputs = self._forward(self._current.features_of(given))
-        return self._number, outputs.narrow(0, 0, self._rows)
+        return self._number, outputs[: self._rows]
 
     def backward(self, number: int, gradient: Tensor) -> None:
         """Take the gradient of the summed loss at the outputs of pass ``number``."""
@@ -251,12 +250,11 @@ class OneOutputPasses(Passes):
         self._module, self._exact = module, exact
         self._layer = LayerInDouble(module)
         self._room = self._layer.room(0)
-        self._views: dict[int, tuple[Tensor, Tensor]] = {}  # of the room, by size of batch
-        self._inputs = self._table = self._outputs = self._gradient = self._room
-        # of rows that do not change: their norms, and the clip norm over these
-        self._lengths: Tensor | None = None
-        self._bounds, self._clip_norm = self._room, math.nan
-        self._short = False  # whether labels are in float32, or whole numbers
+        # views of the room by rows with and without those that fill up: the rows as they are
+        # multiplied, their columns, and those that count as they are summed
+        self._views: dict[tuple[int, int], tuple[Tensor, Tensor, Tensor]] = {}
+        self._inputs = self._table = self._summed = self._outputs = self._gradient = self._room
+        self._lengths: Tensor | None = None  # norms of rows that do not change
 
     @property
     def columns(self) -> int:
@@ -280,7 +278,7 @@ class OneOutputPasses(Passes):
         if not len(features):
             return features.detach()
         # in blocks of one size, as all numbers are made that must not depend on a row's position
-        room, columns = self._room_for(_AT_ONCE)
+        room, columns, _ = self._room_for(_AT_ONCE, _AT_ONCE)
         lengths = []
         for block in torch.split(features.detach().flatten(1), _AT_ONCE):
             columns.copy_(filled(block, _AT_ONCE))
@@ -293,91 +291,74 @@ class OneOutputPasses(Passes):
     def _forward(self, inputs: Tensor) -> Tensor:
         self._inputs = inputs
         if inputs.dim() == 2 and inputs.shape[1] == self._layer.columns:
-            self._table = inputs
+            self._table, self._summed = inputs, inputs[: self._rows].t()
         else:
-            size = inputs.shape[0]
-            self._table, columns = self._views.get(size) or self._room_for(size)
+            size = inputs.shape[0], self._rows
+            room = self._views.get(size) or self._room_for(*size)
+            self._table, columns, self._summed = room
             columns.copy_(inputs if inputs.dim() == 2 else inputs.flatten(1))
         self._outputs = outputs = self._layer.outputs(self._table)
         return outputs if self._exact else outputs.to(inputs.dtype).unsqueeze(1)
 
     def _backward(self, gradient: Tensor) -> None:
-        self._short = False
         self._gradient = gradient.new_zeros(len(self._table), dtype=torch.float64)
         self._gradient[: len(gradient)] = gradient.reshape(-1)
 
     def _backward_of(self, loss: Loss, labels: Tensor) -> None:
         outputs = self._outputs
         labels = self._current.labels_of(labels, outputs.shape[0])
-        self._short = labels.dtype is not torch.float64
         self._gradient = output_gradient(loss, outputs, labels)
 
     def take_clipped_sum(
         self, clip_norm: float, clipped: ClippedSum, *, accumulate: bool
     ) -> Callable[[], Tensor]:
         self._end_pass()
-        if not self._rows:
+        count = self._rows
+        if not count:
             return _nobody(clipped, accumulate)
-        kept, numbers = self._lengths, self._kept_numbers()
-        if kept is not None and numbers is not None:
-            most = self._bounds_of(kept, clip_norm).index_select(0, numbers)
-            gradient = self._gradient.narrow(0, 0, self._rows)
-            if all_finite(gradient / most):
-                factors = torch.clamp(gradient, most.neg(), most)
-                self._add_up(self._table, factors, clipped, accumulate)
-                return lambda: gradient.abs() * kept.index_select(0, numbers)
-        rows, bound = self._table, clip_norm * BELOW
-        lengths: Tensor = torch.linalg.vector_norm(rows, dim=1)
-        norms = self._gradient * lengths
+        rows, bound = self._summed, clip_norm * BELOW
+        lengths = self._lengths_of_rows()
+        norms = self._gradient[:count] * lengths
         factors = norms.clamp(-bound, bound).div_(lengths)
-        counted = norms[: self._rows]
-        if not all_finite(counted):
+        if not all_finite(norms):
             # A factor of zero does not silence NaN, so the row has to go too.
             finite = norms.isfinite()
-            self.rows_not_finite += len(counted) - int(counted.isfinite().sum())
+            self.rows_not_finite += count - int(finite.sum())
             factors = torch.where(finite, factors, 0.0)
             # a copy: later batches find their 1 for the bias
-            rows = rows.masked_fill(~finite.unsqueeze(1), 0.0)
-        self._add_up(rows, factors.narrow(0, 0, self._rows), clipped, accumulate)
-        return counted.abs
-
-    def _kept_numbers(self) -> Tensor | None:
-        """The row numbers of a batch whose lengths are kept, if it is as the loader gave it."""
-        block = self._current.block
-        if block is None or block.filled_features is not self._inputs or not self._short:
-            return None
-        return block.numbers if self._inputs._version == block.version else None
-
-    def _bounds_of(self, lengths: Tensor, clip_norm: float) -> Tensor:
-        """What the gradient at the output of each row is clamped to: C over the row's norm, and
-        NaN where that is not finite.
-        """
-        if clip_norm != self._clip_norm:
-            bounds = clip_norm * BELOW / lengths
-            self._bounds = torch.where(lengths.isfinite(), bounds, math.nan)
-            self._clip_norm = clip_norm
-        return self._bounds
-
-    def _add_up(self, rows: Tensor, factors: Tensor, clipped: ClippedSum, accumulate: bool) -> None:
-        """Rows times finite factors, which bound them, so that the sum is finite."""
-        own = rows.narrow(0, 0, self._rows)
+            rows = rows.masked_fill(~finite, 0.0)
+        # finite factors, which bound rows, so that the sum is finite
         if accumulate:
-            clipped.padded.addmv_(own.t(), factors)
+            clipped.padded.addmv_(rows, factors)
         else:
-            torch.mv(own.t(), factors, out=clipped.padded)
+            torch.mv(rows, factors, out=clipped.padded)
         clipped.finite = True
+        return norms.abs
+
+    def _lengths_of_rows(self) -> Tensor:
+        """Norms of the rows of a batch: those that are kept, if it is as the loader gave it."""
+        block, kept = self._current.block, self._lengths
+        if kept is not None and block is not None and block.numbers is not None:
+            inputs = self._inputs
+            if block.filled_features is inputs and inputs._version == block.version:
+                return kept.index_select(0, block.numbers)
+        lengths: Tensor = torch.linalg.vector_norm(self._table, dim=1)
+        return lengths[: self._rows]
 
     def kept(self) -> list[Tensor]:
         lengths: Tensor = torch.linalg.vector_norm(self._table, dim=1)
         return [self._table.clone(), self._gradient, lengths]
 
-    def _room_for(self, count: int) -> tuple[Tensor, Tensor]:
-        """So many float64 rows, and of them the columns of the table."""
-        if self._room.shape[0] < count:
-            self._room = self._layer.room(count + count // 8)
+    def _room_for(self, size: int, count: int) -> tuple[Tensor, Tensor, Tensor]:
+        """So many float64 rows, of them the columns of the table, and the first ``count`` rows
+        transposed.
+        """
+        if self._room.shape[0] < size:
+            self._room = self._layer.room(size + size // 8)
             self._views.clear()
-        columns = self._room[:count, : self._layer.parts[0]]
-        self._views[count] = found = self._room[:count], columns
+        room = self._room[:size]
+        found = room, room[:, : self._layer.parts[0]], room[:count].t()
+        self._views[size, count] = found
         return found
 
 

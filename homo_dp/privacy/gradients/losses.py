@@ -45,7 +45,8 @@ class _BinaryLogistic:
     def output_gradient(self, outputs: Tensor, labels: Tensor) -> Tensor:
         if outputs.dim() != 1:
             _one_column(outputs, "binary_logistic")
-        if labels.dtype is not outputs.dtype:
+        # sub_ takes labels of any other type, in fewer calls than to convert them
+        if labels.dtype is torch.bool:
             labels = labels.to(outputs.dtype)
         return outputs.sigmoid().sub_(
             labels if labels.shape == outputs.shape else labels.reshape(outputs.shape)
