@@ -362,8 +362,12 @@ def _finish(data: DataConfig, held: list[_Held]) -> tuple[dict[str, PartyData], 
         test = None
         if len(one.share.test):
             if id(one.test) not in frames:
-                frames[id(one.test)] = one.test.frame[columns]
-            frame = frames[id(one.test)].iloc[one.share.test].reset_index(drop=True)
+                raw = one.test.frame
+                frames[id(one.test)] = raw if list(raw.columns) == columns else raw[columns]
+            frame = frames[id(one.test)]
+            if not np.array_equal(one.share.test, np.arange(len(frame))):
+                frame = frame.iloc[one.share.test]
+            frame = frame.reset_index(drop=True)
             test = Table(test_features, test_labels, frame, test_users)
         # a target, to its public bounds
         within = labels.clamp(-1, 1) if labels.is_floating_point() else labels

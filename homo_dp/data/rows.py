@@ -75,7 +75,7 @@ class Rows:
             self,
             features=self.features[index],
             labels=self.labels[index],
-            frame=self.frame.iloc[places if cells else places[:0]],
+            frame=self.frame.iloc[places] if cells else self.frame.iloc[:0],
             users=None if self.users is None else self.users[places],
         )
 

@@ -430,9 +430,8 @@ def _write_predictions(outcome: RunOutcome, path: Path) -> None:
     threshold = outcome.config.predict.threshold
     with PredictionWriter(path, columns, task, threshold=threshold, with_party=True) as writer:
         for name, frame in frames.items():
-            writer.write(
-                frame[columns], outputs_of(outcome.model.module, tests[name].features), name
-            )
+            own = frame if list(frame.columns) == columns else frame[columns]
+            writer.write(own, outputs_of(outcome.model.module, tests[name].features), name)
 
 
 def _write_for_parties(outcome: RunOutcome, output: OutputConfig, model: bytes) -> None:

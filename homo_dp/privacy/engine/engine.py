@@ -53,6 +53,7 @@ from homo_dp.privacy.engine.preparation import (
     first_batches_of,
     loader_of,
     passes_for,
+    probe_once,
     rows_of,
     sum_to_hand_out,
 )
@@ -65,7 +66,7 @@ from homo_dp.privacy.gradients.opacus_gradients import (
     ExpandedWeights,
     rows_first,
 )
-from homo_dp.privacy.gradients.probing import RowsSecond, probe_rows, size_of_all_outputs
+from homo_dp.privacy.gradients.probing import RowsSecond, size_of_all_outputs
 from homo_dp.privacy.gradients.row_independence import FirstBatches
 from homo_dp.privacy.gradients.validation import (
     check_has_noise,
@@ -462,7 +463,7 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
             raise PrivacyError(
                 "batch_first=False takes records of one dimension or more; use batch_first=True"
             )
-        probe_rows(
+        probe_once(
             module if batch_first else RowsSecond(module),
             size_of_all_outputs if rows.loss is None else rows.loss,
             rows.features.detach(),

@@ -108,6 +108,8 @@ class NoiseSource(ABC):
         n = _count("n", n)
         if not 0 <= p <= 1:
             raise PrivacyError(f"p={p} is outside [0, 1]; give a probability")
+        if p == 1:
+            return n
         if n * p * (1 - p) > _LARGEST_TABLE_VARIANCE:
             return self.binomial(n // 2, p) + self.binomial(n - n // 2, p)
         first, thresholds = _binomial_table(n, float(p))
@@ -120,6 +122,8 @@ class NoiseSource(ABC):
         population, size = _count("population", population), _count("size", size)
         if size > population:
             raise PrivacyError(f"size={size} is outside [0, population={population}]; choose fewer")
+        if size == population:
+            return torch.arange(population)
         if 2 * size <= population:
             return torch.from_numpy(self._distinct(population, size))
         kept = np.ones(population, np.bool_)

@@ -15,11 +15,20 @@ from torch.utils.data import DataLoader, TensorDataset
 from homo_dp.privacy.engine.engine import PrivacyEngine
 from homo_dp.privacy.engine.fast_module import FastCriterion
 from homo_dp.privacy.engine.loader import BlockLoader, RowsLoader
-from homo_dp.privacy.engine.preparation import block_sizes, first_batches_of, passes_for, rows_of
+from homo_dp.privacy.engine.preparation import (
+    block_sizes,
+    first_batches_of,
+    passes_for,
+    probe_once,
+    rows_of,
+)
+from homo_dp.privacy.errors import PrivacyError
 from homo_dp.privacy.gradients.fast.chain import chain_of
 from homo_dp.privacy.gradients.losses import squared_error
+from homo_dp.privacy.gradients.probing import probe_rows
 from tests.privacy.engine_parts import own_collate
 
+PREPARATION = "homo_dp.privacy.engine.preparation"
 pytestmark = pytest.mark.filterwarnings("ignore:Full backward hook", "ignore:In CPU autocast")
 
 
@@ -112,3 +121,38 @@ def test_labels_of_several_columns_are_a_table_too() -> None:
     labels: Tensor = torch.randn(12, 2)
     found = rows_of(DataLoader(TensorDataset(torch.randn(12, 3), labels)), squared_error)
     assert found.labels is labels
+
+
+def test_parties_of_one_process_share_the_probe_of_a_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    probed: list[nn.Module] = []
+
+    def counted(module: nn.Module, *rest: Any) -> None:
+        probed.append(module)
+        probe_rows(module, *rest)
+
+    monkeypatch.setattr(f"{PREPARATION}.probe_rows", counted)
+    monkeypatch.setattr(f"{PREPARATION}._apart", set())
+    features, labels = torch.randn(9, 3), torch.randn(9)
+    for _ in range(3):
+        probe_once(nn.Linear(3, 1), squared_error, features, labels)
+    assert len(probed) == 1
+    probe_once(
+        nn.Linear(3, 1), lambda outputs, truth: (outputs[:, 0] - truth) ** 2, features, labels
+    )
+    probe_once(nn.Linear(3, 1), squared_error, features, labels[:, None])
+    probe_once(nn.Linear(3, 1, bias=False), squared_error, features, labels)
+    assert len(probed) == 4
+
+
+def test_a_model_with_code_of_its_own_is_probed_after_one_of_the_same_layers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(f"{PREPARATION}._apart", set())
+    features, labels = torch.randn(9, 3), torch.randn(9)
+    probe_once(nn.Linear(3, 1), squared_error, features, labels)
+    hooked, replaced = nn.Linear(3, 1), nn.Linear(3, 1)
+    hooked.register_forward_hook(lambda module, inputs, outputs: outputs - outputs.mean(0))
+    replaced.forward = lambda rows: rows[:, :1] * rows.sum() + 0 * replaced.weight.sum()  # type: ignore[method-assign, assignment]
+    for module in (hooked, replaced):
+        with pytest.raises(PrivacyError, match="changing one row"):
+            probe_once(module, squared_error, features, labels)
