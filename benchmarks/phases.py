@@ -73,11 +73,10 @@ def watch_run(phases: Phases) -> None:
     phases.enter("imports")
     with quick_imports():
         import homo_dp.privacy.engine.engine  # noqa: F401 (imported late by a run)
-        import homo_dp.train as train
         from homo_dp.federation.mechanisms.dp_sgd import DpSgd
         from homo_dp.federation.mechanisms.local_fit import LocalFit
         from homo_dp.privacy.ledger import Ledger
-        from homo_dp.runs import outputs, simulation
+        from homo_dp.runs import lifecycle, outputs, simulation
         from homo_dp.tracking.mlflow.tracker import MlflowTracker
 
     phases.leave()
@@ -89,6 +88,6 @@ def watch_run(phases: Phases) -> None:
         "ledger", Ledger, "__init__", "charge", "charged", "would_exceed", "extract", "spent"
     )
     phases.watch("evaluation", simulation.Simulation, "_report")
-    phases.watch("screen", train, "_show")
+    phases.watch("screen", lifecycle, "show")
     phases.watch("files", outputs, "write_outputs")
     phases.watch("mlflow", MlflowTracker, "__init__", "start", "log_round", "finish")

@@ -19,10 +19,10 @@ from homo_dp.console.options import (
 )
 from homo_dp.core.errors import ConfigError
 from homo_dp.core.heavy_imports import quick_imports
-from homo_dp.runs.lifecycle import Ending, Life, Table
 
 if TYPE_CHECKING:
     from homo_dp.config.schema import Config
+    from homo_dp.runs.lifecycle import Ending, Life
     from homo_dp.runs.outputs import Written
     from homo_dp.runs.simulation import RunOutcome
 
@@ -94,6 +94,9 @@ def train(config: Config, screen: Screen, source: str | None = None) -> int:
         screen: where progress and result are shown.
         source: where the configuration comes from, for the first line.
     """
+    # not at the top: pydantic may be missing, which main answers with one line
+    from homo_dp.runs.lifecycle import Life
+
     with Life(config, screen) as life:
         return _train(config, life, source)
 
@@ -118,6 +121,7 @@ def _train(config: Config, life: Life, source: str | None) -> int:
 
 def _ending(outcome: RunOutcome, written: Written) -> Ending:
     from homo_dp.federation.sessions.statement import statement_lines
+    from homo_dp.runs.lifecycle import Ending, Table
     from homo_dp.runs.outputs import judged_line, metrics_table, released_line
     from homo_dp.runs.user_simulation import counted
     from homo_dp.tracking.indicators import no_better_than_majority, numbers_of

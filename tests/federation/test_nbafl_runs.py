@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import homo_dp.train as train
+from homo_dp.compat.load import load
 from homo_dp.config.load import load_config
 from homo_dp.core.errors import ConfigError
 from homo_dp.federation.mechanisms.nbafl import Formula, noise_constant
@@ -49,7 +50,7 @@ def test_flower_dps_words_stand_alone_in_an_nbafl_run() -> None:
         "num_rounds": 3,
         "min_dataset_size": 10_000,
     }
-    config = load_config(ROOT / "conf" / "nbafl.yaml", words)
+    config = load(ROOT / "conf" / "nbafl.yaml", words.items()).config
     nbafl = config.nbafl
     assert (nbafl.epsilon, nbafl.delta, nbafl.clip_norm, nbafl.min_dataset_size) == (
         0.8,
