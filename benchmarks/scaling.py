@@ -22,7 +22,6 @@ import pandas as pd
 
 from homo_dp.config.load import load_config
 from homo_dp.data.embedded import shipped_columns
-from homo_dp.runs.learned_bounds import with_what_is_learnt
 from homo_dp.runs.simulation import Simulation
 
 Bounds = dict[str, tuple[float, float]]
@@ -95,9 +94,7 @@ def accuracy(
             "train.evaluate_every": 0,
             "tracking.enabled": False,
         }
-        simulation = Simulation(
-            with_what_is_learnt(load_config(None, asked)), lambda row, numbers: None
-        )
+        simulation = Simulation(load_config(None, asked), lambda row, numbers: None)
         return float(simulation.run().rounds[-1]["test_acc"])
 
 

@@ -168,5 +168,5 @@ def test_no_code_compares_the_name_of_a_mechanism() -> None:
                 ]
                 if {*NAMES, "none", "statistics"} & set(constants):
                     found.append(place)
-    translated = {"config/aliases.py", "config/federatedscope.py", "runs/learned_bounds.py"}
+    translated = {"config/aliases.py", "config/federatedscope.py"}
     assert {place for place in found if not place.startswith("compat/")} <= translated

@@ -69,7 +69,7 @@ OVERLAYS = ("primihub_binclass", "primihub_multiclass", "primihub_regression")
 MORE: dict[str, dict[str, Any]] = {
     "metrics": {"metrics": {"release": "noised", "every": 1}},
     "metrics of parties": {"metrics": {"release": "noised", "per_party": True}},
-    "learnt": {"data": {"scaling": "private"}, "privacy": {"target_epsilon": 8.0}},
+    "estimated": {"data": {"scaling": "private"}, "privacy": {"target_epsilon": 8.0}},
     "masked metrics": {
         "privacy": {"mechanism": "dp_fedsgd", "secure_aggregation": True},
         "train": {"local_steps": None},
@@ -286,7 +286,7 @@ def _skeleton(message: Message) -> tuple[Any, ...]:
     info = {
         key: value
         for key, value in message.info.items()
-        if key not in ("ledger_head", "plan", *TRUSTED)
+        if key not in ("ledger_head", "plan", "found", *TRUSTED)
     }
     shapes = {
         name: (tuple(tensor.shape), str(tensor.dtype)) for name, tensor in message.tensors.items()

@@ -42,10 +42,10 @@ def aggregator(
     """Run the aggregator of a federation to its end; the final model. Arguments as for
     ``homo_dp.party``.
     """
-    from homo_dp.runs.preparatory_runs import aggregate
+    from homo_dp.runs.aggregator_process import AggregatorProcess
 
     config = _config(settings, transport)
-    aggregate(config, screen_for(progress))
+    AggregatorProcess(config, screen_for(progress)).run()
     return load(config.output.modelFileName)
 
 

@@ -31,11 +31,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     config = loaded.config
     check_outputs(config, ("indicatorFileName", "modelFileName"))
     with quick_imports():
-        from homo_dp.runs.preparatory_runs import aggregate
+        from homo_dp.runs.aggregator_process import AggregatorProcess
         from homo_dp.runs.run_facts import member_rows, run_line
 
     screen.line(run_line(config, member_rows(config), loaded.source))
-    return aggregate(config, screen)
+    return AggregatorProcess(config, screen).run()
 
 
 def make_parser() -> Parser:

@@ -46,7 +46,8 @@ class Capabilities:
             the aggregator.
         cuts_batches: Whether ``train.grad_clip`` may cut the gradient of a batch.
         metrics: Whether its noise is solved together with released metrics.
-        learns_first: Whether its noise is solved together with statistics before the training.
+        estimates_first: Whether its noise is solved together with private estimates in the first
+            rounds.
         weightings: What ``train.weighting`` may be.
         solvers: What ``train.solver`` may be, beside ``auto``.
         auto: Whether ``train.auto`` has rules for it.
@@ -77,7 +78,7 @@ class Capabilities:
     local_steps: bool = True
     cuts_batches: bool = False
     metrics: bool = False
-    learns_first: bool = False
+    estimates_first: bool = False
     weightings: tuple[str, ...] = ("uniform", "rows", "noise")
     solvers: tuple[str, ...] = ("sgd",)
     auto: bool = False

@@ -109,7 +109,7 @@ class ColumnConfig(Section):
     levels: Literal["private"] | Values | None = key(
         None,
         "Categorical: every declared level; any other value has a slot of its own. `private`: "
-        "levels above a noisy threshold are learnt first (docs/statistics.md).",
+        "privately estimated, by a noisy threshold (docs/statistics.md).",
     )
     date: Annotated[tuple[str, str], BeforeValidator(_days)] | None = key(
         None,
@@ -211,20 +211,6 @@ def _partition(value: object) -> object:
     )
 
 
-class LearntConfig(Section):
-    """What statistics before a training have cost, under the same target."""
-
-    run: Text = key("", "The run that asked, as the ledger knows it.")
-    noise_multipliers: Annotated[tuple[Positive, ...], BeforeValidator(listed)] = key(
-        (),
-        "Of the Gaussian sums that were released; the training's noise is solved together with "
-        "them.",
-    )
-    delta: Fraction = key(
-        0.0, "What levels above a noisy threshold add to delta (`levels: private`)."
-    )
-
-
 class DataConfig(Section):
     """Tables, columns and how rows fall to parties."""
 
@@ -266,8 +252,9 @@ class DataConfig(Section):
     counts: Literal["public", "declared", "private"] | None = key(
         None,
         "Row counts that `rows` does not declare: `public`, the true ones may be known; "
-        "`declared`, a private run is refused; `private`, noisy ones are released first, under "
-        "`privacy.statistics_share`. Null: a party process refuses, a run in one process makes "
+        "`declared`, a private run is refused; `private`, they are privately estimated in the "
+        "first rounds, under `privacy.statistics_share`. Null: a party process refuses, a run in "
+        "one process makes "
         "them public and says so.",
     )
     test_file: FilePath | dict[PartyName, FilePath] | None = key(
@@ -310,8 +297,8 @@ class DataConfig(Section):
     scaling: Literal["bounds", "private"] = key(
         "bounds",
         "How numeric columns are scaled: by their `bounds` (free), or `private`: bounds may be "
-        "very wide, and working bounds are learnt first under `privacy.statistics_share` of the "
-        "budget (docs/statistics.md).",
+        "very wide, and working bounds are privately estimated in the first rounds, under "
+        "`privacy.statistics_share` of the budget (docs/statistics.md).",
     )
     default_bounds: Bounds | None = key(
         None,
@@ -324,11 +311,6 @@ class DataConfig(Section):
         "where these are [0, 1], mostly of flags. It costs no privacy. Null: as the model in "
         "`train.init_from` has it, else by rule where `train.auto` chooses and no model is named "
         "(docs/auto.md), else false.",
-    )
-    learnt: LearntConfig | None = key(
-        None,
-        "What was learnt (`scaling`, `counts`, `levels: private`), with its price; a run "
-        "writes it.",
     )
     public: Flag = key(
         False, "All rows are public: a fit without privacy is shown beside the result."
@@ -359,7 +341,7 @@ class DataConfig(Section):
 
     @property
     def private_levels(self) -> list[str]:
-        """The columns whose levels are still to be learnt."""
+        """The columns whose levels are still to be estimated."""
         return [name for name, block in self.columns.items() if block.levels == "private"]
 
     @property

@@ -108,7 +108,7 @@ _ROWS: tuple[tuple[str, Callable[[Capabilities], str]], ...] = (
     ("`train.weighting`", lambda record: _keys(record.weightings) if record.trains else "-"),
     ("settings by rule (`train.auto`)", lambda record: _yes(record.auto)),
     ("released metrics in the same budget", lambda record: _yes(record.metrics)),
-    ("statistics first, in the same budget", lambda record: _yes(record.learns_first)),
+    ("private estimates first, in the same budget", lambda record: _yes(record.estimates_first)),
     ("parties of a round", lambda record: record.parties_of_round),
     ("can hide who took part", lambda record: _yes(record.hides_cohort)),
     ("row counts have to be declared", lambda record: _settings(record, record.needs_rows)),

@@ -17,7 +17,7 @@ DP_SGD: Final = Capabilities(
     relation="add_or_remove_one",
     sampling="rows",
     metrics=True,
-    learns_first=True,
+    estimates_first=True,
     auto=True,
     attacks={"aggregator": "canary_gradient", "model_reader": "canary_model"},
 )
@@ -30,7 +30,7 @@ DP_FEDSGD: Final = Capabilities(
     sampling="rows",
     local_steps=False,
     metrics=True,
-    learns_first=True,
+    estimates_first=True,
     solvers=("sgd", "gradient", "second_moment"),
     auto=True,
     needs_rows={},
@@ -74,7 +74,7 @@ STATISTICS: Final = Capabilities(
     keys="questions",
     relation="add_or_remove_one",
     noise=("party", "parties together"),
-    learns_first=True,
+    estimates_first=True,
     needs_rows={"privacy.secure_aggregation": True},
     sections=("statistics",),
     leaves_keys_aside=True,
@@ -119,7 +119,7 @@ def capabilities_of(mechanism: str) -> Capabilities:
     For one of somebody's own only what is needed before its class is known is promised here; the
     rules read the record of its class once that is loaded.
 
-    >>> capabilities_of("dp_fedavg").unit, capabilities_of("mine.laplace:Laplace").learns_first
+    >>> capabilities_of("dp_fedavg").unit, capabilities_of("mine.laplace:Laplace").estimates_first
     ('user', False)
     """
     if mechanism in REGISTRY:

@@ -125,8 +125,8 @@ class PrivacyConfig(Section):
     )
     statistics_share: Rate = key(
         0.1,
-        "Share of the budget, by mu^2, that statistics before the training take (`data.scaling: "
-        "private`).",
+        "Share of the budget, by mu^2, that private estimates take (`data.scaling`, `data.counts`, "
+        "`levels`: private).",
     )
     secure_mode: Flag = key(True, "Noise and sampling from a cryptographic generator.")
     grad_sample_mode: Literal["auto", "fast", "hooks", "functorch", "ghost"] = key(

@@ -25,7 +25,7 @@ class Rule:
     Attributes:
         refuses: Whether a config asks for what a mechanism's record does not have.
         says: The message; in braces ``mechanism``, ``able`` (those that have what is asked for),
-            ``one_step``, ``learns``, and sections of the config with their keys.
+            ``one_step``, ``estimates``, and sections of the config with their keys.
         able: Whether a record has what is asked for.
     """
 
@@ -41,7 +41,7 @@ class Rule:
             mechanism=config.privacy.mechanism,
             able=" or ".join(each.name for each in able if each.private) + also,
             one_step="train.solver: second_moment" if record.local_steps else record.name,
-            learns=_learns(config),
+            estimates=_estimates(config),
             privacy=config.privacy,
             train=config.train,
         )
@@ -64,8 +64,8 @@ def _one_step(config: Config, record: Capabilities) -> bool:
     return not record.local_steps or solved_plainly(config, record)
 
 
-def _learns(config: Config) -> str | None:
-    """The key under ``data`` that asks for statistics before the training."""
+def _estimates(config: Config) -> str | None:
+    """The key under ``data`` that asks for private estimates."""
     for name in ("scaling", "counts"):
         if getattr(config.data, name) == "private":
             return name
@@ -139,24 +139,23 @@ RULES: tuple[Rule, ...] = (
     ),
     # What shares the budget with the training.
     Rule(
-        lambda config, record: _learns(config) is not None and not record.learns_first,
-        "data.{learns}=private: privacy.mechanism={mechanism} has no share of its budget for it; "
-        "use {able}, or ask `homo-dp stats` first and write down what it finds",
-        lambda record, config: record.learns_first,
+        lambda config, record: _estimates(config) is not None and not record.estimates_first,
+        "data.{estimates}=private: privacy.mechanism={mechanism} has no share of its budget for "
+        "it; use {able}, or ask `homo-dp stats` first and write down what it finds",
+        lambda record, config: record.estimates_first,
     ),
     Rule(
         lambda config, record: (
-            _learns(config) is not None and config.privacy.target_epsilon is None
+            _estimates(config) is not None and config.privacy.target_epsilon is None
         ),
-        "data.{learns}=private: shares privacy.target_epsilon with the training; give it",
+        "data.{estimates}=private: shares privacy.target_epsilon with the training; give it",
     ),
     Rule(
         lambda config, record: (
-            config.data.learnt is not None and record.private and not record.learns_first
+            _estimates(config) is not None and record.trains and config.train.init_from is not None
         ),
-        "data.learnt: privacy.mechanism={mechanism} does not solve its noise together with what "
-        "was learnt; use {able}, or leave data.learnt out and count its run beside this one",
-        lambda record, config: record.learns_first,
+        "data.{estimates}=private: train.init_from={train.init_from} was trained on known columns; "
+        "write down those of its config, or leave train.init_from out",
     ),
     Rule(
         lambda config, record: (

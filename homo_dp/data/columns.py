@@ -40,7 +40,7 @@ LEVEL_RULES = ("level", "unknown", "error")
 _LEAST_SPAN = 1e-300  # of bounds: one over it is finite
 _VALUE_BLOCK = 1 << 15  # values of a column scaled at a time
 DATE_PARTS = ("days", "year", "month", "weekday")
-LATER = "(learnt later)"  # stands for levels that are not known yet
+LATER = "(estimated later)"  # stands for levels that are not known yet
 
 
 @dataclass(frozen=True)
@@ -255,7 +255,7 @@ class Categorical:
 
     @property
     def unlisted(self) -> bool:
-        """Whether its levels are still to be learnt."""
+        """Whether its levels are still to be estimated."""
         return self.levels == (LATER,)
 
     @property

@@ -35,8 +35,8 @@ def table_encoding(
     identifier = _id_column(data, names, source)
     if data.private_levels and not config.privacy.asks_raw_values:
         raise DataError(
-            f"data.columns.{data.private_levels[0]}.levels=private: a training learns levels "
-            "before it starts; list them here (those of its resolved config are public)"
+            f"data.columns.{data.private_levels[0]}.levels=private: are estimated in the first "
+            "round of a training; list them here (those of its resolved config are public)"
         )
     encoding = Encoding(
         columns=feature_columns(data, names, source),

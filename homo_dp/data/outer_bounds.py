@@ -2,7 +2,7 @@
 column can hold.
 
 No row is read, so the draft tells nothing of the table; it is for a person to check. With
-``data.scaling: private`` a run then learns working bounds within them under its budget, and the
+``data.scaling: private`` a run then estimates working bounds within them under its budget, and the
 levels of columns of words.
 """
 
@@ -50,7 +50,7 @@ _WORDS: tuple[tuple[str, tuple[float, float]], ...] = (
     (r"count|number|num|n|qty|quantity|visits", (0, 1e6)),
     (r"score|grade|points|rating", (-1e3, 1e4)),
 )
-# Words of columns that hold words or codes: their levels are learnt.
+# Words of columns that hold words or codes: their levels are estimated.
 _LEVELS = (
     r"city|town|ward|country|region|state|province|county|gender|sex|race|ethnicity|marital|education|occupation|job|"
     r"category|class|type|kind|status|group|code|colou?r|brand|language|currency|department|diagnosis|product|channel"

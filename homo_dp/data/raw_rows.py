@@ -41,7 +41,7 @@ class RawEncoding(Encoding):
     """One float64 number a column: a value or a day as it is, the code of a level (behind them: any
     other), or NaN.
 
-    Then ``TEXT_NUMBERS`` for each column whose levels are to be learnt, in the order of the
+    Then ``TEXT_NUMBERS`` for each column whose levels are to be estimated, in the order of the
     columns.
 
     Guarantees:
@@ -55,7 +55,7 @@ class RawEncoding(Encoding):
 
     @property
     def unlisted(self) -> tuple[str, ...]:
-        """The columns whose levels are to be learnt."""
+        """The columns whose levels are to be estimated."""
         return unlisted_of(self)
 
     def encode(
@@ -105,7 +105,7 @@ def raw_encoding(encoding: Encoding) -> RawEncoding:
 
 
 def unlisted_of(encoding: Encoding) -> tuple[str, ...]:
-    """The columns of an encoding whose levels are to be learnt."""
+    """The columns of an encoding whose levels are to be estimated."""
     return tuple(
         column.name
         for column in encoding.columns
@@ -149,7 +149,7 @@ def number_text(numbers: np.ndarray) -> str | None:
 
 
 def may_be_level(text: str) -> bool:
-    """Whether a value can be a learnt level: a short text that can be printed.
+    """Whether a value can be an estimated level: a short text that can be printed.
 
     >>> may_be_level("Oslo"), may_be_level(""), may_be_level("a\\n"), may_be_level("\\ud800")
     (True, False, False, False)

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,6 @@ from homo_dp.federation.sessions.aggregator_statement import promised_plans, pro
 from homo_dp.federation.sessions.best_round import best_round_of
 from homo_dp.federation.sessions.build import (
     build_aggregator,
-    build_mechanism,
     mechanism_class,
     noise_source,
     number_limits,
@@ -48,6 +48,18 @@ from homo_dp.federation.sessions.plan import (
     needs_declared_rows,
 )
 from homo_dp.federation.sessions.plan_schema import read_plan
+from homo_dp.federation.sessions.stages import (
+    Found,
+    Stage,
+    asked_by,
+    estimates,
+    found_by,
+    read_found,
+    stage_of,
+    with_all_columns,
+    with_fixed_sampler,
+    with_settings,
+)
 from homo_dp.federation.sessions.statement import statement_lines
 from homo_dp.models.baselines import majority
 from homo_dp.models.files import ModelCard, save_model
@@ -62,7 +74,7 @@ from homo_dp.models.scoring import (
 )
 from homo_dp.privacy.accounting.checks import most_rows
 from homo_dp.privacy.ledger import Ledger
-from homo_dp.runs.auto import chosen_mechanism, settled, with_model
+from homo_dp.runs.auto import chosen_mechanism, set_again, settled, with_model
 from homo_dp.runs.continuation import continued_statement, earlier_model
 from homo_dp.runs.lifecycle import Ending, Life, Table
 from homo_dp.runs.masked_sums import aggregator_sums
@@ -130,8 +142,9 @@ class AggregatorProcess:
     def __init__(
         self, config: Config, screen: Screen, open_end: OpenTransport = open_transport
     ) -> None:
-        config = self.config = with_model(config)
+        config = self.given = self.job = with_all_columns(with_model(config))
         check_bounds_source(config)
+        self.stage = stage_of(config, {})
         self.screen = screen
         self._open_transport = open_end
         self.run_id = run_name(config)
@@ -142,6 +155,11 @@ class AggregatorProcess:
         self.life = Life(config, screen)
         self.ledger: Ledger | None = None
         self.found: Results | None = None  # of a run that asks, once it is over
+
+    @property
+    def config(self) -> Config:
+        """The config of the stage that the run is in."""
+        return self.stage.config
 
     def _read_columns(self) -> None:
         """Make what depends on the columns: their encoding, the test rows, the model and how
@@ -176,6 +194,10 @@ class AggregatorProcess:
         state = RunState(folder.path)
         saved = state.load()
         plan = None if saved is None else self._same_plan(saved.plan)
+        if saved is not None and saved.facts.found is not None:
+            self._enter(
+                stage_of(self.job, saved.plan["rows"], Found(**saved.facts.found), self.run_id)
+            )
         transport = self._open_transport(config, self.sealer, folder.path)
         members = session = None
         if (note := replaced(config.output, self.run_id, FILE_NAMES[1:])) is not None:
@@ -198,20 +220,25 @@ class AggregatorProcess:
                     members.open(rules)
                     plan = self._plan({name: members.rows.get(name) for name in members.parties})
                 config = self.config
-                aggregator = self._aggregator(plan, folder.path)
+                found = None if saved is None else saved.facts.found
+                aggregator = self._aggregator(plan, folder.path, found)
                 kind = config.transport.kind
                 if aggregator.mechanism.hides_cohort and kind in SEEN_BY:
                     self.screen.line(COHORT_NOTE.format(kind=kind, who=SEEN_BY[kind]))
-                plans = promised_plans(config, aggregator, plan) or {}
+                told = plan | {"rows": dict(self.stage.rows)}
+                plans = promised_plans(config, aggregator, told) or {}
                 with self.screen.progress(aggregator.settings.rounds) as progress:
+
+                    def made() -> Aggregator:
+                        return aggregator if session is None else session.aggregator
 
                     def report(found: RoundReport, row: Row) -> Row:
                         row = {
                             **row,
-                            **self._measured(aggregator.training_round, aggregator.weights),
-                            **self._numbers(aggregator, plans, found),
+                            **self._measured(made().training_round, made().weights),
+                            **self._numbers(made(), plans, found),
                         }
-                        replies = None if aggregator.mechanism.hides_cohort else len(found.replied)
+                        replies = None if made().mechanism.hides_cohort else len(found.replied)
                         progress.advance(
                             loss=row["test_loss"], accuracy=row["test_acc"], replies=replies
                         )
@@ -229,7 +256,14 @@ class AggregatorProcess:
                         return row
 
                     session = AggregatorSession(
-                        aggregator, plan, members, rules, state, report, best_round_of(config)
+                        aggregator,
+                        plan,
+                        members,
+                        rules,
+                        state,
+                        report,
+                        best_round_of(config),
+                        partial(self._next_stage, plan, folder.path),
                     )
                     mechanism = aggregator.mechanism
                     private = config.private and mechanism.capabilities.private
@@ -247,7 +281,7 @@ class AggregatorProcess:
                         )
                         progress.advance(done)
                     session.run()
-                self._write(aggregator, session, plan)
+                self._write(session.aggregator, session, plan)
                 return 0
             except KeyboardInterrupt as interrupt:
                 done = session.aggregator.round if session else 0
@@ -276,12 +310,12 @@ class AggregatorProcess:
             name: declared.get(name) if count is None else count for name, count in joined.items()
         }
         self._settle(rows)
-        return make_plan(self.config, rows, self.encoding.to_json())
+        return make_plan(self.job, rows, self.encoding.to_json())
 
     def _same_plan(self, plan: PlanJson) -> PlanJson:
         self._settle(plan["rows"])
         kept = read_plan(plan)  # one of an earlier version lacks keys that have a default
-        changed = difference(kept, make_plan(self.config, plan["rows"], self.encoding.to_json()))
+        changed = difference(kept, make_plan(self.job, plan["rows"], self.encoding.to_json()))
         before, now = (", ".join(sorted(names)) for names in (plan["rows"], self.sealer.allowed))
         if before != now:
             changed = f"federation.parties={before} became {now}"
@@ -296,13 +330,34 @@ class AggregatorProcess:
         """Fill in what ``train.auto`` chooses; the same again after a restart, by the same
         counts.
         """
-        found = settled(self.config, self.encoding, rows)
-        chosen = found.config.data.curves != self.config.data.curves
-        self.config = found.config
+        before = stage_of(self.given, rows)
+        found = settled(before.config, self.encoding, before.rows)
+        chosen = found.config.data.curves != before.config.data.curves
+        job = found.config
+        if before.estimating:
+            job = with_fixed_sampler(asked_by(self.given, found.config), rows)
+        self.job, self.stage = job, stage_of(job, rows)
         if chosen:
             self._read_columns()
         for note in found.notes:
             self.screen.line(note)
+
+    def _enter(self, stage: Stage) -> None:
+        """Go by what was privately estimated."""
+        self.stage = stage
+        self._read_columns()
+
+    def _next_stage(self, plan: PlanJson, folder: Path, aggregator: Aggregator) -> Aggregator:
+        """The training of a run whose estimates are there."""
+        found = found_by(self.stage, aggregator.mechanism, aggregator.weights)
+        after = stage_of(self.job, plan["rows"], found, self.run_id)
+        again = set_again(self.given, after.config, public_encoding(after.config), after.rows)
+        found = read_found(self.job, plan["rows"], with_settings(found, again).to_json())
+        self._enter(stage_of(self.job, plan["rows"], found, self.run_id))
+        self.screen.line(f"run {self.run_id}: privately estimated {', '.join(estimates(self.job))}")
+        made = self._aggregator(plan, folder, found.to_json())
+        made.round = aggregator.round
+        return made
 
     def _rules(self) -> SessionRules:
         federation, privacy = self.config.federation, self.config.privacy
@@ -311,11 +366,16 @@ class AggregatorProcess:
             least -= privacy.tolerated_dropouts if privacy.secure_aggregation else 0
         return SessionRules(least, federation.round_timeout, federation.on_missing == "stop")
 
-    def _aggregator(self, plan: PlanJson, folder: Path) -> Aggregator:
+    def _aggregator(
+        self, plan: PlanJson, folder: Path, found: Mapping[str, Any] | None
+    ) -> Aggregator:
         parameters = sum(parameter.numel() for parameter in self.model.module.parameters())
         levels = self.encoding.levels_of_columns
-        facts = facts_for_aggregator(self.config, plan, parameters, self.model.task.outputs, levels)
-        mechanism = build_mechanism(self.config, facts, noise_source(self.config))
+        told = plan | {"rows": dict(self.stage.rows)}
+        facts = self.stage.with_estimates(
+            facts_for_aggregator(self.config, told, parameters, self.model.task.outputs, levels)
+        )
+        mechanism = self.stage.mechanism(facts, noise_source(self.config))
         self._check_sums(mechanism)
         if mechanism.capabilities.private and mechanism.ledger_keeper == "aggregator":
             self.ledger = Ledger(self.config.privacy.ledger)
@@ -324,7 +384,14 @@ class AggregatorProcess:
         hidden = mechanism.capabilities.private and not self.config.privacy.not_private
         limits = number_limits(self.config.party.caps, self.config) if hidden else None
         return build_aggregator(
-            self.config, self.run_id, self._first_weights(), mechanism, self.ledger, sums, limits
+            self.config,
+            self.run_id,
+            self._first_weights(),
+            mechanism,
+            self.ledger,
+            sums,
+            limits,
+            found,
         )
 
     def _check_sums(self, mechanism: Mechanism) -> None:
@@ -342,9 +409,15 @@ class AggregatorProcess:
     def _first_weights(self) -> Weights:
         if self.earlier is not None:
             return self.earlier.weights
-        return {name: tensor.clone() for name, tensor in self.model.module.state_dict().items()}
+        model = self.model
+        if self.stage.estimating:
+            encoding = public_encoding(self.stage.reading)
+            model = trained_model(self.stage.reading, encoding.input_shape, encoding.classes)
+        return {name: tensor.clone() for name, tensor in model.module.state_dict().items()}
 
     def _measured(self, number: int, weights: Weights) -> dict[str, float | None]:
+        if self.stage.estimating:
+            return round_metrics(self.model.module, self.model.task, [])
         load_into(self.model.module, weights)
         tables = (
             [self.test] if self.test is not None and self.config.train.evaluates(number) else []
@@ -368,6 +441,7 @@ class AggregatorProcess:
 
     def _write(self, aggregator: Aggregator, session: AggregatorSession, plan: PlanJson) -> None:
         config, output = self.config, self.config.output
+        plan = plan | {"rows": dict(self.stage.rows)}
         promised = promised_statement(config, aggregator, plan, aggregator.round)
         if not aggregator.mechanism.capabilities.trains:
             self.found = results_of(aggregator.mechanism, aggregator.weights, self.run_id, promised)

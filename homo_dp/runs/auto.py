@@ -21,6 +21,7 @@ from homo_dp.data.encoding import Encoding
 from homo_dp.data.images import is_image_file
 from homo_dp.federation.mechanisms.train_hooks import active_hooks
 from homo_dp.federation.protocol.round_sums import noise_of_share
+from homo_dp.federation.sessions.stages import REFINED
 from homo_dp.models.files import read_card
 from homo_dp.models.registry import FRONT_ENDS
 from homo_dp.models.task import task_for
@@ -180,6 +181,39 @@ def settled(config: Config, encoding: Encoding, rows: Mapping[str, int | None]) 
         _filled(config, mechanism, settings, encoding),
         _notes(config, mechanism, settings, choice, encoding),
     )
+
+
+def set_again(
+    given: Config, config: Config, encoding: Encoding, rows: Mapping[str, int | None]
+) -> dict[str, float]:
+    """Settings that do not price, chosen again by what was privately estimated in the first rounds.
+
+    Solver, rounds and shares are those of the plan. A learning rate goes with the momentum that it
+    was chosen for, so it stays where that would be another one now.
+
+    Args:
+        given: the config before the rules.
+        config: that of the training, with what was found.
+        encoding: its columns.
+        rows: row counts, those that were found among them.
+
+    Returns:
+        Values by key, of what the user left open.
+    """
+    if not is_auto(given):
+        return {}
+    train, figures = config.train, Given(config.train.rounds, _given_clip(given))
+    facts = public_facts(config, encoding, rows)
+    choice = choose(facts, config.privacy.mechanism, train.solver, figures)
+    optimizer = choice.settings.get("train.server_optimizer", "fedavg")
+    now = optimizer if isinstance(optimizer, Mapping) else {"name": optimizer}
+    same = all(getattr(train.server_optimizer, name) == value for name, value in now.items())
+    kept = () if same else ("train.learning_rate",)
+    return {
+        key: float(value)
+        for key, value in _left_open(given, choice).items()
+        if key in REFINED and key not in kept
+    }
 
 
 def _curved_by_rule(config: Config, encoding: Encoding, rows: Mapping[str, int | None]) -> Encoding:

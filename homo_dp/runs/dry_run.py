@@ -15,11 +15,19 @@ from homo_dp.console.screen import Screen
 from homo_dp.data.public_facts import declared_encoding, planned_rows, public_shape
 from homo_dp.federation.mechanisms.base import Mechanism, PartyPlan
 from homo_dp.federation.mechanisms.charges import Account
+from homo_dp.federation.mechanisms.estimation import ROWS
 from homo_dp.federation.sessions.build import (
-    build_mechanism,
     federation_facts,
     noise_source,
     run_budget,
+    trained_model,
+)
+from homo_dp.federation.sessions.stages import (
+    asked_by,
+    estimates,
+    stage_of,
+    with_all_columns,
+    with_fixed_sampler,
 )
 from homo_dp.federation.sessions.statement import (
     DRAFTED,
@@ -32,7 +40,7 @@ from homo_dp.privacy.accounting.strength import strength_text
 from homo_dp.privacy.ledger import Charge, Ledger
 from homo_dp.privacy.ledger.budget import refusal
 from homo_dp.privacy.ledger.totals import Totals
-from homo_dp.runs.auto import algorithm_line, is_auto, settled, with_model
+from homo_dp.runs.auto import algorithm_line, settled, with_model
 from homo_dp.runs.run_facts import run_line
 from homo_dp.runs.simulation import USERS
 from homo_dp.runs.user_simulation import (
@@ -66,12 +74,9 @@ def plan_of(config: Config) -> Planned:
     """Each party's releases, sigma, epsilon, remaining budget and noise-to-signal; a private
     table is only counted.
     """
-    if "private" in (config.data.scaling, config.data.counts) or config.data.private_levels:
-        from homo_dp.runs.learned_bounds import with_planned_learning
-
-        config = with_planned_learning(config, planned_mechanism)
-    config, found = settled_by_plan(_with_users(config))
-    mechanism, counted_here = planned_mechanism(config)
+    job, found = settled_by_plan(_with_users(config))
+    mechanism, counted_here = planned_mechanism(job)
+    config = mechanism.config
     plans = {name: mechanism.run.planned(facts) for name, facts in mechanism.facts.parties.items()}
     left = _remaining(config)
     strongest = quoted_observer(plans)
@@ -100,23 +105,41 @@ def _draft_warnings(config: Config, mechanism: Mechanism) -> list[str]:
 
 
 def settled_by_plan(config: Config) -> tuple[Config, tuple[str, ...]]:
-    """The config with what ``train.auto`` fills in, and what it says about it."""
-    config = with_model(config)
+    """The config with what ``train.auto`` fills in, and what it says about it; what is to be
+    estimated is still called private.
+    """
+    config = with_all_columns(with_model(config))
     if simulates_users(config) or shares_user_noise(config):
         return config, (algorithm_line(config),)
-    rows = planned_rows(config)[0]
-    if not is_auto(config):
-        return config.with_delta(rows.values()), (algorithm_line(config),)
-    found = settled(config, declared_encoding(config), rows)
-    return found.config, found.notes
+    rows = _public_counts(config)[0]
+    stage = stage_of(config, rows)
+    found = settled(stage.config, declared_encoding(stage.config), stage.rows)
+    if not stage.estimating:
+        return found.config, found.notes
+    return with_fixed_sampler(asked_by(config, found.config), rows), found.notes
+
+
+def _public_counts(config: Config) -> tuple[dict[str, int | None], bool]:
+    """Row counts by party, None where they are to be estimated; and whether rows were counted."""
+    rows, counted_here = planned_rows(stage_of(config, {}).reading)
+    if ROWS not in estimates(config):
+        return dict(rows), counted_here
+    return {name: config.data.rows.get(name) for name in rows}, False
 
 
 def introduce(config: Config, screen: Screen, source: str | None) -> None:
     """Show the first line of a command that trains several times."""
     config = with_model(config)
     users = simulates_users(config)
-    counts = {USERS: planned_population(config)} if users else planned_rows(config)[0]
+    counts = {USERS: planned_population(config)} if users else _told_counts(config)
     screen.line(_first_line(config, counts, source))
+
+
+def _told_counts(config: Config) -> dict[str, int]:
+    """Row counts as a plan goes by them."""
+    config = with_all_columns(config)
+    rows = stage_of(config, _public_counts(config)[0]).rows
+    return {name: count or 1 for name, count in rows.items()}
 
 
 def _first_line(config: Config, counts: Mapping[str, int], source: str | None) -> str:
@@ -184,15 +207,24 @@ def planned_mechanism(config: Config) -> tuple[Mechanism, bool]:
     """The mechanism of a run, calibrated from declared, shipped or counted rows; and whether
     they were counted.
     """
+    if not simulates_users(config) and not shares_user_noise(config):
+        return _planned_by_records(config)
     shape, classes = public_shape(config)
     public = config.privacy.public_tensors
     model = build_model(config.model, shape, classes, config.train.seed, public_tensors=public)
     parameters = sum(parameter.numel() for parameter in model.module.parameters())
-    if simulates_users(config) or shares_user_noise(config):
-        return planned_user_mechanism(config, parameters), counts_users(config)
-    rows, counted_here = planned_rows(config)
-    facts = federation_facts(config, rows, parameters, model.task.outputs)
-    return build_mechanism(config, facts, noise_source(config)), counted_here
+    return planned_user_mechanism(config, parameters), counts_users(config)
+
+
+def _planned_by_records(job: Config) -> tuple[Mechanism, bool]:
+    rows, counted_here = _public_counts(job)
+    stage = stage_of(job, rows)
+    config = stage.config
+    model = trained_model(config, *public_shape(config))
+    parameters = sum(parameter.numel() for parameter in model.module.parameters())
+    known = {name: count or 1 for name, count in stage.rows.items()}
+    facts = federation_facts(config, known, parameters, model.task.outputs)
+    return stage.mechanism(stage.with_estimates(facts), noise_source(config)), counted_here
 
 
 def continuation_note(path: str) -> str:

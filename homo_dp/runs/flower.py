@@ -15,7 +15,6 @@ from homo_dp.console.options import check_outputs, explain, use_threads
 from homo_dp.console.screen import Screen
 from homo_dp.core.errors import ConfigError
 from homo_dp.runs.aggregator_process import AggregatorProcess
-from homo_dp.runs.learned_bounds import learns
 from homo_dp.runs.processes import run_name
 from homo_dp.transport.flower.grid import Fleet, GridTransport
 from homo_dp.transport.flower.server_app import server_app
@@ -28,11 +27,6 @@ def aggregate(fleet: Fleet, run_config: Mapping[str, Any]) -> None:
     """
     try:
         config = _config(run_config)
-        if learns(config):
-            raise ConfigError(
-                "data.scaling, data.counts, levels: nothing is learnt before a run on Flower; ask "
-                "`homo-dp stats` first and write down what it finds, with data.learnt"
-            )
 
         def transport(config: Config, sealer: Sealer, state: Path) -> GridTransport:
             found = GridTransport(fleet, run_name(config), sealer)

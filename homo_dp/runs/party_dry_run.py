@@ -11,7 +11,8 @@ from homo_dp.data.images import is_image_file
 from homo_dp.data.parties import Federation, load_federation, party_encoding
 from homo_dp.data.readers import csv_form, header
 from homo_dp.federation.mechanisms.base import Mechanism, PartyPlan
-from homo_dp.federation.sessions.build import build_mechanism, noise_source
+from homo_dp.federation.mechanisms.estimation import ROWS
+from homo_dp.federation.sessions.build import noise_source
 from homo_dp.federation.sessions.crash_state import read_state
 from homo_dp.federation.sessions.plan import (
     PlanJson,
@@ -22,6 +23,13 @@ from homo_dp.federation.sessions.plan import (
     make_plan,
 )
 from homo_dp.federation.sessions.plan_schema import PlanRefused
+from homo_dp.federation.sessions.stages import (
+    asked_by,
+    estimates,
+    stage_of,
+    with_all_columns,
+    with_fixed_sampler,
+)
 from homo_dp.models.registry import build_model
 from homo_dp.runs.approval import ROWS_TOLD
 from homo_dp.runs.auto import settled, with_model
@@ -45,8 +53,8 @@ def show_party_plan(own: Config, screen: Screen) -> None:
     if kept is None and (left := _left_to_the_plan(own, name)):
         _show_limits(own, name, left, screen)
         return
-    asked = with_model(own) if kept is None else agree(own, kept[1]["plan"])
-    federation = load_federation(asked, own.train.seed, only=name)
+    asked = with_all_columns(with_model(own)) if kept is None else agree(own, kept[1]["plan"])
+    federation = load_federation(stage_of(asked, {}).reading, own.train.seed, only=name)
     notes: tuple[str, ...] = ()
     if kept is None:
         plan, notes = _plan_by_own_config(asked, federation, name)
@@ -58,7 +66,9 @@ def show_party_plan(own: Config, screen: Screen) -> None:
         else "the aggregator's plan"
     )
     screen.line(f"dry run from {source}: nothing is sent, nothing is charged")
-    config = agree(own, plan)
+    target = (plan["privacy"]["target_epsilon"] or 1.0, plan["privacy"]["delta"])
+    stage = stage_of(agree(own, plan), plan["rows"], target=target)
+    config, plan = stage.config, plan | {"rows": dict(stage.rows)}
     encoding, public = party_encoding(config, name), config.privacy.public_tensors
     model = build_model(
         config.model,
@@ -70,7 +80,7 @@ def show_party_plan(own: Config, screen: Screen) -> None:
     parameters = sum(parameter.numel() for parameter in model.module.parameters())
     rows = config.data.rows.get(name, len(federation.parties[name].train))
     facts = facts_for_party(config, plan, name, rows, parameters, model.task.outputs)
-    mechanism = build_mechanism(config, facts, noise_source(own))
+    mechanism = stage.mechanism(stage.with_estimates(facts), noise_source(own))
     price = mechanism.run.planned(facts.parties[name])
     values = given_away(own, config, name, mechanism, price)
     screen.table(
@@ -136,10 +146,16 @@ def _plan_by_own_config(
 
     ``train.auto`` has its say, as it has at the aggregator.
     """
-    mine = own.data.rows.get(name, len(federation.parties[name].train))
+    hidden = ROWS in estimates(own)
+    mine = own.data.rows.get(name, None if hidden else len(federation.parties[name].train))
     rows = {party.name: own.data.rows.get(party.name) for party in own.federation.parties} | {
         name: mine
     }
-    found = settled(own, federation.encoding, rows)
-    encoding = party_encoding(found.config, name)  # which may have got curves
-    return make_plan(found.config, rows, encoding.to_json()), found.notes
+    stage = stage_of(own, rows)
+    encoding = party_encoding(stage.config, name) if stage.estimating else federation.encoding
+    found = settled(stage.config, encoding, stage.rows)
+    job = found.config
+    if stage.estimating:
+        job = with_fixed_sampler(asked_by(own, job), rows)
+    encoding = party_encoding(stage_of(job, rows).config, name)  # which may have got curves
+    return make_plan(job, rows, encoding.to_json()), found.notes

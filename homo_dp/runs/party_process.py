@@ -17,7 +17,6 @@ from homo_dp.console.screen import Progress
 from homo_dp.core.crash_points import crash_point
 from homo_dp.core.errors import ConfigError, DataError, MessageError, TableChanged
 from homo_dp.core.event_log import about, kept_events, told_errors
-from homo_dp.core.files import is_locked
 from homo_dp.data.databases import is_database
 from homo_dp.data.encoding import Encoding
 from homo_dp.data.image_folders import is_image_folder
@@ -26,20 +25,25 @@ from homo_dp.data.parties import Federation, PartyData, load_federation, party_e
 from homo_dp.data.party_row_checks import check_own_rows
 from homo_dp.data.readers import checked
 from homo_dp.data.table_notes import shown_notes
-from homo_dp.federation.mechanisms.base import Mechanism, PartyFacts, Weights
+from homo_dp.federation.mechanisms.base import (
+    FederationFacts,
+    Mechanism,
+    PartyFacts,
+    PartyPlan,
+    Weights,
+)
 from homo_dp.federation.mechanisms.cohort_mechanism import CohortMechanism
 from homo_dp.federation.mechanisms.local_fit import LocalFit
 from homo_dp.federation.sessions.build import (
     build_fit,
-    build_mechanism,
     capabilities,
     noise_source,
     number_limits,
     trained_model,
 )
-from homo_dp.federation.sessions.crash_state import FINAL, PartyFiles, RunFolder
+from homo_dp.federation.sessions.crash_state import PartyFiles, RunFolder
 from homo_dp.federation.sessions.party import Mistrusted, PartySettings
-from homo_dp.federation.sessions.party_session import LearningFirst, Party, PartyDuty, PartySession
+from homo_dp.federation.sessions.party_session import Party, PartyDuty, PartySession
 from homo_dp.federation.sessions.plan import (
     PlanJson,
     PlanRefused,
@@ -55,6 +59,13 @@ from homo_dp.federation.sessions.plan import (
     with_count,
 )
 from homo_dp.federation.sessions.plan_schema import read_plan
+from homo_dp.federation.sessions.stages import (
+    REFUSED,
+    Stage,
+    check_same_events,
+    read_found,
+    stage_of,
+)
 from homo_dp.federation.sessions.statement import (
     epsilon_after,
     privacy_statement,
@@ -73,14 +84,10 @@ from homo_dp.runs.lifecycle import Ending, Life
 from homo_dp.runs.masked_sums import party_sums
 from homo_dp.runs.outputs import metrics_table, replaced, write_outputs
 from homo_dp.runs.plan_cost import given_away, party_budget
-from homo_dp.runs.preparatory_charges import agree_to_price, check_learnt, price_of
 from homo_dp.runs.processes import (
     GO_ON,
     check_bounds_source,
     fingerprints,
-    learning_config,
-    learning_run,
-    learning_screen,
     open_transport,
     party_sealer,
     run_name,
@@ -92,8 +99,6 @@ from homo_dp.runs.setup_facts import party_setup
 from homo_dp.runs.simulation import RunOutcome
 from homo_dp.runs.statistics_outputs import ending_of_party, write_statement
 from homo_dp.tracking.indicators import no_better_than_majority, numbers_of
-
-_LOCK_POLL = 0.5  # seconds between two looks at the lock of another process of this party
 
 
 @dataclass(frozen=True)
@@ -137,35 +142,12 @@ class PartyProcess:
 
     def run(self) -> int:
         """The whole life of the process; the exit code."""
-        while True:
-            folder = RunFolder(self.own.party.folder, self.run_id)
-            with kept_events(folder.path), told_errors(BudgetExceeded):
-                about(run=self.run_id, party=self.name)
-                step = self._run(folder)
-            if step is None:
-                return 0
-            self._learn(step)
+        folder = RunFolder(self.own.party.folder, self.run_id)
+        with kept_events(folder.path), told_errors(BudgetExceeded):
+            about(run=self.run_id, party=self.name)
+            return self._run(folder)
 
-    def _learn(self, step: str) -> None:
-        """Take part in a step that is learnt before this run, in a run of its own with the same
-        table and ledger.
-
-        Where the party serves, another of its processes may be in that run already: wait until it
-        has ended.
-        """
-        run = learning_run(self.run_id, step)
-        self.ledger.close()
-        while is_locked(self.own.party.folder / run / "lock"):
-            time.sleep(_LOCK_POLL)
-        self.screen.line(f"run {self.run_id}: {step} are learnt first, in run {run}")
-        PartyProcess(learning_config(self.own, run, step), learning_screen(self.screen)).run()
-        self.ledger = Ledger(self.own.privacy.ledger)
-
-    def _has_learnt(self, step: str) -> bool:
-        return (self.own.party.folder / learning_run(self.run_id, step) / FINAL).exists()
-
-    def _run(self, folder: RunFolder) -> str | None:
-        """Take part in the run; the step that is to be learnt before it, None once it is over."""
+    def _run(self, folder: RunFolder) -> int:
         transport = open_transport(self.own, self.sealer, folder.path)
         duty = PartyDuty(
             name=self.name,
@@ -178,7 +160,6 @@ class PartyProcess:
             patience=self.own.party.patience,
             max_refusals=self.own.party.caps.max_refusals,
             keys=fingerprints(self.sealer),
-            has_learnt=self._has_learnt,
         )
         session = PartySession(duty, transport, PartyFiles(folder.path))
         with closing(folder), closing(transport), self.life:
@@ -188,9 +169,7 @@ class PartyProcess:
                 with self.screen.progress(None) as self._progress:
                     weights = session.run()
                 self._finish(session, weights)
-                return None
-            except LearningFirst as asked:
-                return asked.step
+                return 0
             except KeyboardInterrupt as interrupt:
                 done = session.rounds_answered
                 text = str(interrupt) or "Ctrl-C"
@@ -210,12 +189,25 @@ class PartyProcess:
         client = load_client(str(self.own.party.client), self.name)
         return ClientFit(model.module, own, client, config.train)
 
-    def _build(self, folder: RunFolder, plan: PlanJson, outbox: Outbox | MemoryOutbox) -> Party:
+    def _build(
+        self, folder: RunFolder, plan: PlanJson, found: object, outbox: Outbox | MemoryOutbox
+    ) -> Party:
         """Check plan and config, then read the rows. A row that does not fit is left out: no
         answer depends on it.
+
+        Args:
+            folder: of the run.
+            plan: as the aggregator describes the job.
+            found: what the first rounds have privately estimated; None in their stage.
+            outbox: where answers are kept.
+
+        Returns:
+            The party of the stage that the run is in.
         """
         told, plan = plan, read_plan(plan)
-        config = agree(self.own, plan)
+        agreed = agree(self.own, plan)
+        stage = self._stage(agreed, plan, found)
+        config, plan = stage.config, plan | {"rows": dict(stage.rows)}
         check_rules(self.own, config)
         own = with_count(self.own, noisy_count(self.own, plan))
         with _refusing():
@@ -223,27 +215,24 @@ class PartyProcess:
             check_count(own, config, self.name)
             with self._readable():
                 encoding = party_encoding(config, self.name)
-            check_encoding(plan, encoding.to_json())
+            if found is None:
+                check_encoding(plan, encoding.to_json())
             self._check_size(config, encoding)
         with self._readable():
             federation = load_federation(
-                config, self.own.train.seed, only=self.name, leave_out=True
+                stage.reading, self.own.train.seed, only=self.name, leave_out=True
             )
         held = federation.parties[self.name]
         rows = self._rows(own, config, held)
         for note in shown_notes(federation.notes):
             self.screen.warn(f"run {self.run_id}: {note}; the aggregator is not told")
         with _refusing():
-            model = _model(config, federation)
-            parameters = sum(parameter.numel() for parameter in model.module.parameters())
-            facts = facts_for_party(config, plan, self.name, rows, parameters, model.task.outputs)
+            facts = stage.with_estimates(self._facts(config, plan, rows, encoding))
+            model = _model(stage.reading, federation)
 
             def renew() -> tuple[LocalFit, Mechanism]:
-                mechanism, own = (
-                    build_mechanism(config, facts, self.noise),
-                    facts.parties[self.name],
-                )
-                fresh = _model(config, federation)
+                mechanism, own = stage.mechanism(facts, self.noise), facts.parties[self.name]
+                fresh = _model(stage.reading, federation)
                 if self.own.party.client is not None:
                     return self._client_fit(config, fresh, mechanism, own), mechanism
                 if isinstance(mechanism, CohortMechanism) and mechanism.masked_sum is not None:
@@ -266,8 +255,8 @@ class PartyProcess:
                 ) from error
             check_releases_cap(self.own, mechanism, party.plan)
             check_price(self.own, party.plan)
-            price = price_of(party)
-            check_learnt(self.own, config, party.plan, self.run_id, self.ledger, price)
+            if found is not None:
+                check_same_events(self._planned(agreed, plan, told, rows), party.plan)
         if party.charges_itself:
             planned = party.planned_charges()
             refusal = self.ledger.would_exceed(planned, party.settings.budget)
@@ -278,11 +267,12 @@ class PartyProcess:
         if must_ask(self.own):
             values = given_away(self.own, config, self.name, mechanism, party.plan)
             wait_for_word(folder.path, told, values, self.run_id, self.screen)
-        # again: others may have been agreed to since, above all while the operator was asked
-        with _refusing():
-            agree_to_price(self.own, config, party.plan, self.run_id, self.ledger, price)
         self.sealer.kinds = mechanism.kinds
+        known = self._agreed is not None
         self._agreed = AgreedJob(config, federation, model, party, len(plan["rows"]))
+        if known:
+            self.screen.line(f"run {self.run_id}: goes on with what was privately estimated")
+            return party
         self._say_agreed(party)
         if tells_who_was_drawn(config, party.mechanism):
             self.life.stop_tracking()
@@ -305,6 +295,41 @@ class PartyProcess:
                     f"{changed} (it was readable when the run was joined; nobody else is told)"
                 ) from error
             raise
+
+    def _stage(self, agreed: Config, plan: PlanJson, found: object) -> Stage:
+        """The stage of the run after what an aggregator says was ``found``."""
+        read = None if found is None else read_found(agreed, plan["rows"], found)
+        target = (plan["privacy"]["target_epsilon"] or 1.0, plan["privacy"]["delta"])
+        try:
+            return stage_of(agreed, plan["rows"], read, self.run_id, target)
+        except (ConfigError, DataError) as error:
+            raise PlanRefused(
+                "plan" if found is None else REFUSED, f"the plan cannot be used: {error}"
+            ) from error
+
+    def _facts(
+        self, config: Config, plan: PlanJson, rows: int, encoding: Encoding
+    ) -> FederationFacts:
+        """The public facts of the training, without the rounds before it."""
+        model = trained_model(config, encoding.input_shape, encoding.classes)
+        parameters = sum(parameter.numel() for parameter in model.module.parameters())
+        return facts_for_party(config, plan, self.name, rows, parameters, model.task.outputs)
+
+    def _planned(self, agreed: Config, plan: PlanJson, told: PlanJson, rows: int) -> PartyPlan:
+        """The plan of the run as it was agreed to, before anything was estimated."""
+        told = read_plan(told)
+        stage = self._stage(agreed, told, None)
+        config, first = stage.config, told | {"rows": dict(stage.rows)}
+        own = with_count(self.own, noisy_count(self.own, first))
+        declared = own.data.rows.get(self.name)
+        facts = self._facts(
+            config,
+            first,
+            rows if declared is None else declared,
+            party_encoding(config, self.name),
+        )
+        facts = stage.with_estimates(facts)
+        return stage.mechanism(facts, self.noise).run.planned(facts.parties[self.name])
 
     def _rows(self, own: Config, config: Config, held: PartyData) -> int:
         """The declared row count, else that of the training rows and of all that are left out;
@@ -392,14 +417,12 @@ class PartyProcess:
         party, plan, model = job.party, job.party.plan, job.model
         if not party.mechanism.capabilities.trains:
             return {"asked": plan.kind_of(number)}
-        load_into(model.module, weights)
+        estimated = number <= len(party.mechanism.facts.estimates)
+        if not estimated:
+            load_into(model.module, weights)
         test = job.federation.parties[self.name].test
-        tables = (
-            [test]
-            if test is not None
-            and job.config.train.evaluates(party.mechanism.run.training_round(number))
-            else []
-        )
+        evaluates = job.config.train.evaluates(party.mechanism.run.training_round(number))
+        tables = [test] if test is not None and evaluates and not estimated else []
         found = round_metrics(model.module, model.task, tables)
         numbers = (
             promised_numbers({self.name: plan}, self._spent_rounds(number))
@@ -410,7 +433,8 @@ class PartyProcess:
         now = time.perf_counter()
         seconds, self._asked = now - self._asked, now
         charged = self.ledger.charged(self.run_id, self.name, number, plan.kind_of(number))
-        row = {"epsilon": spent, **found, "seconds": seconds, **numbers}
+        row: dict[str, Any] = {"epsilon": spent, **found, "seconds": seconds, **numbers}
+        row |= {"asked": plan.kind_of(number)} if estimated else {}
         row |= {"applied_sigma": charged.sigma} if charged is not None else {}
         row |= (
             {"clip_norm": plan.clip_norm}
@@ -429,7 +453,9 @@ class PartyProcess:
                 steps, loss=found["test_loss"], accuracy=found["test_acc"], epsilon=spent
             )
         self.life.tracker.log_round(
-            number, {key: value for key, value in row.items() if value is not None}, {}
+            number,
+            {key: value for key, value in row.items() if isinstance(value, int | float)},
+            {},
         )
         return row
 

@@ -33,14 +33,12 @@ from homo_dp.config.schema import Config
 from homo_dp.core.errors import ConfigError, InputError
 from homo_dp.core.untrusted_text import Foreign, Schema
 from homo_dp.federation.sessions.build import run_budget
-from homo_dp.privacy.accounting.accountants import Renyi, renyi, renyi_epsilon
+from homo_dp.privacy.accounting.accountants import renyi, renyi_epsilon
 from homo_dp.privacy.accounting.dp_event import (
-    GaussianDpEvent,
     RepeatAndSelectDpEvent,
     SelfComposedDpEvent,
 )
-from homo_dp.privacy.accounting.events import EventText, compose, parts, to_json
-from homo_dp.privacy.accounting.filters import epsilon_at_order, order_for
+from homo_dp.privacy.accounting.events import EventText, compose, parts
 from homo_dp.privacy.accounting.selection import (
     Distribution,
     check_mean,
@@ -53,7 +51,7 @@ from homo_dp.privacy.ledger import Charge, Ledger
 from homo_dp.privacy.ledger.lifetime import Lifetime
 from homo_dp.privacy.ledger.rows import Spend
 from homo_dp.runs.sweep import Cell, cells_of
-from homo_dp.runs.sweep_cost import extract_of, noise_before
+from homo_dp.runs.sweep_cost import extract_of
 from homo_dp.tracking.files import write_json
 
 SEARCH = "search"  # the kind of its rows on the ledger
@@ -250,8 +248,8 @@ def search_cost(
     committed: Sequence[Charge],
     target_epsilon: float = 1.0,
 ) -> SearchCost:
-    """The cost from what was committed, and was learnt before it once, after which the search was
-    chosen; an error unless all trials charged the same, and no more than was committed.
+    """The cost from what was committed; an error unless all trials charged the same, and no
+    more.
     """
     charged, lifetimes, scopes, delta = [], [], set(), 0.0
     for result in results:
@@ -282,15 +280,8 @@ def search_cost(
         raise InputError(
             "a trial charged more than the search was charged for one: nothing is published"
         )
-    learnt = noise_before(results[0])
-    before = renyi(Counter(to_json(GaussianDpEvent(noise)) for noise in learnt))
-
-    def total(divergence: Renyi) -> float:
-        if not learnt:
-            return renyi_epsilon(divergence, delta)
-        return epsilon_at_order(divergence + before, order_for(target_epsilon), delta)
-
-    return SearchCost(total(paid.renyi()), total(search.mean * one), delta, scopes.pop())
+    whole, of_sum = (renyi_epsilon(each, delta) for each in (paid.renyi(), search.mean * one))
+    return SearchCost(whole, of_sum, delta, scopes.pop())
 
 
 def _within(charged: Counter[tuple[str, EventText]], committed: Sequence[Charge]) -> bool:

@@ -12,17 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from homo_dp.config.addresses import masked
-from homo_dp.config.load import config_from
 from homo_dp.config.schema import Config
-from homo_dp.console.options import Screen
 from homo_dp.core.errors import ConfigError, MessageError, one_line
 from homo_dp.core.files import write_whole
-from homo_dp.federation.protocol.ids import AGGREGATOR, check_id
+from homo_dp.federation.protocol.ids import AGGREGATOR
 from homo_dp.federation.protocol.messages import KINDS, Kinds, Limits
 from homo_dp.federation.protocol.transport import Transport
 from homo_dp.federation.sessions.crash_state import RunFolder, explained
 from homo_dp.runs.run_facts import public_dataset, run_params, run_tags
-from homo_dp.tracking.files import companion
 from homo_dp.tracking.mlflow.uris import is_local
 from homo_dp.transport.keys import (
     PUBLIC_MARK,
@@ -55,35 +52,6 @@ def run_name(config: Config) -> str:
             "the run"
         )
     return config.federation.run
-
-
-def learning_run(run: str, step: str) -> str:
-    """The run in which a step is learnt before ``run``.
-
-    >>> learning_run("hospitals-7", "bounds")
-    'hospitals-7-bounds'
-    """
-    return f"{run}-{step}"
-
-
-def learning_config(config: Config, run: str, step: str) -> Config:
-    """The config of a run that learns a step: its own run name and output files, and no run of
-    its own in MLflow.
-    """
-    tree = config.model_dump(mode="json")
-    tree["federation"]["run"] = check_id("federation.run", run)
-    tree["output"]["indicatorFileName"] = str(
-        companion(config.output.indicatorFileName, f"{step}.json")
-    )
-    tree["tracking"]["enabled"] = False
-    return config_from(tree)
-
-
-def learning_screen(screen: Screen) -> Screen:
-    """The screen of a run that learns a step: without a summary, since a command prints one,
-    that of its training.
-    """
-    return Screen(quiet=screen.quiet or screen.as_json, as_json=False, as_log=screen.as_log)
 
 
 def aggregator_sealer(config: Config, kinds: Kinds) -> Sealer:

@@ -18,9 +18,10 @@ from torch import nn
 from homo_dp.config.schema import Config
 from homo_dp.console.screen import Screen
 from homo_dp.core.errors import ConfigError
-from homo_dp.data.parties import Federation, Table, load_federation
+from homo_dp.data.parties import Federation, Table, encoding_of, load_federation
 from homo_dp.data.table_notes import shown_notes
 from homo_dp.federation.mechanisms.base import FederationFacts, Mechanism, PartyPlan, Weights
+from homo_dp.federation.mechanisms.estimation import ROWS
 from homo_dp.federation.mechanisms.local_fit import LocalFit
 from homo_dp.federation.mechanisms.train_hooks import HookContext, active_hooks
 from homo_dp.federation.protocol.round_sums import UPDATE
@@ -31,7 +32,6 @@ from homo_dp.federation.sessions.best_round import best_round_of
 from homo_dp.federation.sessions.build import (
     build_aggregator,
     build_fit,
-    build_mechanism,
     federation_facts,
     noise_source,
     run_budget,
@@ -43,7 +43,20 @@ from homo_dp.federation.sessions.members import Members, SessionRules
 from homo_dp.federation.sessions.party import PartyLimits, PartySettings
 from homo_dp.federation.sessions.party_session import Party, PartyDuty, PartySession
 from homo_dp.federation.sessions.plan import PlanJson, agree, difference, hides_count, make_plan
-from homo_dp.federation.sessions.secure_rounds import simulated_sums
+from homo_dp.federation.sessions.secure_rounds import next_sums, simulated_sums
+from homo_dp.federation.sessions.stages import (
+    Found,
+    Stage,
+    asked_by,
+    check_same_events,
+    estimates,
+    found_by,
+    read_found,
+    stage_of,
+    with_all_columns,
+    with_fixed_sampler,
+    with_settings,
+)
 from homo_dp.federation.sessions.statement import (
     federation_epsilon,
     privacy_statement,
@@ -56,7 +69,7 @@ from homo_dp.models.scoring import load_into, round_metrics, with_features
 from homo_dp.privacy.errors import BudgetExceeded, PrivacyError
 from homo_dp.privacy.ledger import Ledger
 from homo_dp.privacy.ledger.outbox import MemoryOutbox, Outbox
-from homo_dp.runs.auto import settled, with_model
+from homo_dp.runs.auto import set_again, settled, with_model
 from homo_dp.runs.continuation import continued_statement, earlier_model
 from homo_dp.runs.round_metrics import GradientNorms, party_numbers, summed_up
 from homo_dp.runs.run_facts import run_line
@@ -148,32 +161,29 @@ class Simulation:
         """
         self.on_round = on_round
         self.run_id = f"run-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
-        config = with_model(config)
-        self.federation = load_federation(config)
+        config = with_all_columns(with_model(config))
+        self.federation = load_federation(stage_of(config, {}).reading)
         config = self._with_delta(config)
-        found = settled(config, self.federation.encoding, self._rows(config))
-        if found.config.data.curves != config.data.curves:
-            self.federation = with_curves(self.federation)
-        self.config, self.auto_notes = found.config, found.notes
-        config = self.config
-        self.model = self._build()
+        self.noise = noise_source(config)
+        self._given = config  # before the rules
+        self.job = self._settled(config)
+        self._enter(stage_of(self.job, self.counts))
         if begin is not None:
             begin(self)
-        self.federation = with_fixed_features(self.federation, self.model.module)
-        self.model.module.to(torch_device(config.train.device))
-        self._check_prediction_columns()
-        self.noise = noise_source(config)
-        self.facts = self._facts(sum(p.numel() for p in self.model.module.parameters()))
-        self.mechanism = self._mechanism()
+        self._make()
+        config = self.config
         self._check_counts()
         self.private = (
             self.mechanism.capabilities.private
             and self.noise.private
             and not config.privacy.not_private
         )
-        encoding = self.federation.encoding.to_json()
         self.earlier = earlier_model(
-            config, self.model.architecture, encoding, private=self.private, same_split=True
+            config,
+            self.model.architecture,
+            self.encoding.to_json(),
+            private=self.private,
+            same_split=True,
         )
         self.ledger = Ledger(config.privacy.ledger) if self.mechanism.capabilities.private else None
         self.sums = simulated_sums(self.run_id, list(self.federation.parties), self.mechanism)
@@ -182,6 +192,37 @@ class Simulation:
         self.best_round = best_round_of(config)
         self.rounds: list[RoundRow] = []
         self.gradient_norms = GradientNorms()
+
+    def _settled(self, config: Config) -> Config:
+        """The config with what the rules choose; of what is still to be estimated they take what
+        stands for it.
+        """
+        stage = stage_of(config, self._public_counts(config))
+        encoding = encoding_of(stage.config) if stage.estimating else self.federation.encoding
+        found = settled(stage.config, encoding, stage.rows)
+        if found.config.data.curves != config.data.curves and not stage.estimating:
+            self.federation = with_curves(self.federation)
+        self.auto_notes = found.notes
+        self.counts = self._public_counts(config)
+        if not stage.estimating:
+            return found.config
+        return with_fixed_sampler(asked_by(config, found.config), self.counts)
+
+    def _enter(self, stage: Stage) -> None:
+        """Go by the config of a stage, and make its model."""
+        self.stage, self.config = stage, stage.config
+        self.encoding = encoding_of(stage.config) if stage.estimating else self.federation.encoding
+        self.model = self._build()
+
+    def _make(self) -> None:
+        """Make what the parties of a stage need."""
+        self.federation = with_fixed_features(self.federation, self.model.module)
+        self.model.module.to(torch_device(self.config.train.device))
+        self._check_prediction_columns()
+        self.facts = self.stage.with_estimates(
+            self._facts(sum(p.numel() for p in self.model.module.parameters()))
+        )
+        self.mechanism = self._mechanism()
 
     def introduce(self, screen: Screen, source: str | None) -> None:
         """Show the first line of the run."""
@@ -201,18 +242,13 @@ class Simulation:
         Whenever the aggregator's session waits, the parties take what was sent to them; their
         charges become one commit before the aggregator sees an answer.
         """
-        if self.earlier is not None:
-            weights = self.earlier.weights
-        else:
-            weights = {
-                name: tensor.cpu().clone()
-                for name, tensor in self.model.module.state_dict().items()
-            }
+        weights = self._first_weights() if self.earlier is None else self.earlier.weights
         sums = None if self.sums is None else self.sums[0]
         aggregator = build_aggregator(
             self.config, self.run_id, weights, self.mechanism, self.ledger, sums
         )
         self._check_budget(aggregator)
+        self._aggregator = aggregator
         together = nullcontext if self.ledger is None else self.ledger.together
         hub = MemoryHub(self.mechanism.kinds)
         sessions = {name: self._session(name, hub.end(name)) for name in self.parties}
@@ -238,15 +274,52 @@ class Simulation:
             config=self.config,
             federation=self.federation,
             model=self.model,
-            weights=aggregator.final_weights,
+            weights=self._aggregator.final_weights,
             statement=continued_statement(
-                self.statement(self._rounds_spent(), aggregator.applied_sigma),
+                self.statement(self._rounds_spent(), self._aggregator.applied_sigma),
                 self.earlier,
                 self.config.data.dataset,
             ),
-            rounds=self.rounds,
+            rounds=[] if self.stage.estimating else self.rounds,
             interrupted=interrupted,
         )
+
+    def _first_weights(self) -> Weights:
+        """Where a stage starts: the weights of its model, or numbers that stand for them."""
+        model = self._read_model() if self.stage.estimating else self.model
+        return {name: tensor.cpu().clone() for name, tensor in model.module.state_dict().items()}
+
+    def _next_stage(self, aggregator: Aggregator) -> Aggregator:
+        """Go on from the estimates to the training that follows from them."""
+        found = found_by(self.stage, self.mechanism, aggregator.weights)
+        after = self.stage_after(found)
+        again = set_again(self._given, after.config, encoding_of(after.config), after.rows)
+        found = read_found(self.job, self.counts, with_settings(found, again).to_json())
+        planned, stage = self.plans, self.stage_after(found)
+        self.federation = load_federation(stage.reading)
+        self._enter(stage)
+        self._make()
+        self.sums = next_sums(self.sums, self.mechanism)
+        self.parties = self._parties()
+        for name, party in self.parties.items():
+            check_same_events(planned[name], party.plan)
+        sums = None if self.sums is None else self.sums[0]
+        weights, ledger = self._first_weights(), self.ledger
+        self._aggregator = build_aggregator(
+            self.config,
+            self.run_id,
+            weights,
+            self.mechanism,
+            ledger,
+            sums,
+            found=found.to_json(),
+        )
+        self._aggregator.round = aggregator.round
+        return self._aggregator
+
+    def stage_after(self, found: Found) -> Stage:
+        """The stage of this run after its estimates."""
+        return stage_of(self.job, self.counts, found, self.run_id)
 
     def _aggregate(self, aggregator: Aggregator, transport: MemoryEnd) -> Waiting[None]:
         """The aggregator's side, from the first party that joins to the final weights."""
@@ -256,7 +329,14 @@ class Simulation:
         members = Members(self.run_id, list(self.parties), transport, HeadsInMemory(), log.debug)
         yield from members.opening(rules)
         session = AggregatorSession(
-            aggregator, self._plan, members, rules, RunMemory(), self._report, self.best_round
+            aggregator,
+            self._plan,
+            members,
+            rules,
+            RunMemory(),
+            self._report,
+            self.best_round,
+            self._next_stage,
         )
         session.begin()
         yield from session.rounds()
@@ -266,20 +346,32 @@ class Simulation:
         is said then.
         """
 
-        def build(plan: PlanJson, outbox: Outbox | MemoryOutbox) -> Party:
+        def build(plan: PlanJson, found: object, outbox: Outbox | MemoryOutbox) -> Party:
             self._check_plan(plan)
             self.parties[name].outbox = outbox
             return self.parties[name]
 
-        rows = self.facts.parties[name].rows
-        duty = PartyDuty(name, self.run_id, self.ledger, rows, build, measure=None, say=log.debug)
+        duty = PartyDuty(
+            name,
+            self.run_id,
+            self.ledger,
+            self._told_rows()[name],
+            build,
+            measure=None,
+            say=log.debug,
+        )
         return PartySession(duty, transport, PartyMemory())
 
     @functools.cached_property
     def _plan(self) -> PlanJson:
         """The job as an aggregator would describe it to these parties."""
-        rows = {name: facts.rows for name, facts in self.facts.parties.items()}
-        return make_plan(self.config, rows, self.federation.encoding.to_json())
+        return make_plan(self.job, self._told_rows(), self.encoding.to_json())
+
+    def _told_rows(self) -> dict[str, int | None]:
+        """The row counts of the plan; None of one that is to be estimated."""
+        return {
+            name: self.counts.get(name, known.rows) for name, known in self.facts.parties.items()
+        }
 
     def _check_plan(self, plan: PlanJson) -> None:
         """Agree to the plan as a party between machines does; once, since all parties have one
@@ -290,13 +382,11 @@ class Simulation:
         if self._agreed_to is plan:
             return
         caps = self.config.party.caps.model_copy(update=dict.fromkeys(_CAPS) | {"epsilon": _NO_CAP})
-        own = self.config.model_copy(
+        own = self.job.model_copy(
             update={"party": self.config.party.model_copy(update={"caps": caps, "name": None})}
         )
         agreed = agree(own, plan)
-        changed = difference(
-            plan, make_plan(agreed, plan["rows"], self.federation.encoding.to_json())
-        )
+        changed = difference(plan, make_plan(agreed, plan["rows"], self.encoding.to_json()))
         if changed is not None:
             raise PrivacyError(
                 f"the plan of this run does not give its own config back: {changed}; report it"
@@ -353,27 +443,35 @@ class Simulation:
                 )
 
     def _build(self) -> BuiltModel:
-        return trained_model(self.config, self.federation.input_shape, self.federation.classes)
+        return trained_model(self.config, self.encoding.input_shape, self.encoding.classes)
+
+    def _read_model(self) -> BuiltModel:
+        """What parties fit to the rows as the stage reads them."""
+        if not self.stage.estimating:
+            return self._build()
+        shape, classes = self.federation.input_shape, self.federation.classes
+        return trained_model(self.stage.reading, shape, classes)
 
     def _facts(self, parameters: int) -> FederationFacts:
-        levels = self.federation.encoding.levels_of_columns
-        return federation_facts(
-            self.config, self._rows(self.config), parameters, self.model.task.outputs, levels
-        )
+        levels = self.encoding.levels_of_columns
+        rows = {name: count or 1 for name, count in self.stage.rows.items()}
+        return federation_facts(self.config, rows, parameters, self.model.task.outputs, levels)
 
     def _with_delta(self, config: Config) -> Config:
         """The config with the delta that follows from public row counts."""
-        closed = config.data.counts in ("declared", "private")
-        rows = self._rows(config)
+        closed = config.data.counts == "declared"
+        rows = self._public_counts(config)
         return config.with_delta(
             rows[name] for name in rows if not closed or name in config.data.rows
         )
 
-    def _rows(self, config: Config) -> dict[str, int]:
-        """Rows by party: declared, else as they are, which the statement then says."""
-        declared = config.data.rows
+    def _public_counts(self, config: Config) -> dict[str, int | None]:
+        """Rows by party: declared, else as they are, which the statement then says; None where
+        they are estimated.
+        """
+        declared, hidden = config.data.rows, ROWS in estimates(config)
         return {
-            name: declared.get(name, len(data.train))
+            name: declared.get(name, None if hidden else len(data.train))
             for name, data in self.federation.parties.items()
         }
 
@@ -402,7 +500,7 @@ class Simulation:
         )
 
     def _mechanism(self) -> Mechanism:
-        return build_mechanism(self.config, self.facts, self.noise)
+        return self.stage.mechanism(self.facts, self.noise)
 
     def _parties(self) -> dict[str, Party]:
         return {name: self._party(name) for name in self.federation.parties}
@@ -429,7 +527,7 @@ class Simulation:
         """The local training of a party."""
         held = self.federation.parties[name]
         return build_fit(
-            self.config, self._build(), held.train, self.facts.parties[name], held.test
+            self.config, self._read_model(), held.train, self.facts.parties[name], held.test
         )
 
     def _check_budget(self, aggregator: Aggregator) -> None:
@@ -476,10 +574,13 @@ class Simulation:
         return metrics
 
     def _report(self, report: RoundReport, kept: Row) -> Row:
-        load_into(self.model.module, report.weights)
+        estimating = self.stage.estimating
+        if not estimating:
+            load_into(self.model.module, report.weights)
         numbers = party_numbers(self.plans, self._sigmas(), report, self.private)
         trained = self.mechanism.run.training_round(report.round)
-        tables = self.test_tables if self.config.train.evaluates(trained) else []
+        scored = not estimating and self.config.train.evaluates(trained)
+        tables = self.test_tables if scored else []
         row: RoundRow = {
             "round": report.round,
             **({} if report.asked == UPDATE else {"asked": report.asked}),

@@ -190,16 +190,10 @@ def run_cell(tree: Mapping[str, Any]) -> dict[str, Any]:
 
 def _train(config: Config) -> dict[str, Any]:
     from homo_dp.federation.sessions.build import mechanism_class
-    from homo_dp.runs.learned_bounds import learns
     from homo_dp.runs.outputs import write_outputs
     from homo_dp.runs.user_simulation import build_simulation
     from homo_dp.tracking.indicators import numbers_of
 
-    if learns(config):
-        raise ConfigError(
-            "data.scaling, data.counts: a sweep learns neither; run homo_dp.train once and sweep "
-            "over the config that it writes, in which what was learnt stands with its price"
-        )
     # imported now, or the time of the first round would include it
     mechanism_class(config.privacy.mechanism).warm_up()
     simulation = build_simulation(config, lambda _row, _parties: None)

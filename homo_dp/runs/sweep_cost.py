@@ -34,22 +34,17 @@ class Price:
 
 
 def price(results: Sequence[Mapping[str, Any]]) -> Price:
-    """Add up the releases of all cells, by RDP, from their ledger extracts, and what was
-    released before them.
-    """
+    """Add up the releases of all cells, by RDP, from their ledger extracts."""
     private = [result for result in results if result.get("private")]
     if not private:
         said = "NOT PRIVATE: these runs give no guarantee, so there is nothing to add up"
         return Price(None, (said,) if results else ())
     from homo_dp.privacy.accounting.accountants import renyi_epsilon
-    from homo_dp.privacy.accounting.dp_event import GaussianDpEvent
-    from homo_dp.privacy.accounting.events import EventText, to_json
+    from homo_dp.privacy.accounting.events import EventText
     from homo_dp.privacy.ledger.lifetime import Lifetime
     from homo_dp.privacy.ledger.rows import Spend
 
     spent: dict[tuple[str, str, str], Lifetime] = {}
-    # cells of one config have it once
-    learnt: dict[tuple[str, str, str], dict[str, Mapping[str, Any]]] = {}
     deltas: set[float] = set()
     for result in private:
         for row in extract_of(result):
@@ -59,24 +54,16 @@ def price(results: Sequence[Mapping[str, Any]]) -> Price:
                 row["run"], row["party"], Spend(event, *scope[1:])
             )
             deltas.add(float(row["delta"]))
-            if noise_before(result):
-                learnt.setdefault(scope, {})[json.dumps(result["before"], sort_keys=True)] = result
     runs = {scope: lifetime.runs for scope, lifetime in spent.items()}
-    for scope, found in learnt.items():
-        for text, result in found.items():
-            for noise in noise_before(result):
-                event = to_json(GaussianDpEvent(noise))
-                spent[scope].add(f"before {text}", "every party", Spend(event, *scope[1:]))
     delta = max(deltas, default=0.0)
     among = f", the largest of {_listed(deltas)}" if len(deltas) > 1 else ""
     totals = {scope: renyi_epsilon(lifetime.renyi(), delta) for scope, lifetime in spent.items()}
     lines = []
     for scope, total in totals.items():
-        which = f"{runs[scope]} runs{' and what was learnt before them' if scope in learnt else ''}"
         about = ", ".join(scope[1:])
         lines.append(
-            f"all {which} together: epsilon {total:.4g} at delta {delta:g}{among} by RDP "
-            f"(dataset {scope[0]}, {about})"
+            f"all {runs[scope]} runs together: epsilon {total:.4g} at delta {delta:g}{among} by "
+            f"RDP (dataset {scope[0]}, {about})"
         )
     starts = sorted({str(result["before"]["init_from"]) for result in private if _start(result)})
     lines += [
@@ -94,20 +81,7 @@ def price(results: Sequence[Mapping[str, Any]]) -> Price:
 
 def before_of(config: Config) -> dict[str, Any]:
     """What a cell builds on that its own ledger rows do not show; kept with its result."""
-    learnt = config.data.learnt
-    return {
-        "run": None if learnt is None else learnt.run,
-        "noise_multipliers": [] if learnt is None else list(learnt.noise_multipliers),
-        "init_from": config.train.init_from,
-    }
-
-
-def noise_before(result: Mapping[str, Any]) -> Sequence[float]:
-    """The noise multipliers of the Gaussian sums that were released before a cell, under its
-    target.
-    """
-    found: Sequence[float] = (result.get("before") or {}).get("noise_multipliers", ())
-    return found
+    return {"init_from": config.train.init_from}
 
 
 def _start(result: Mapping[str, Any]) -> bool:

@@ -42,7 +42,6 @@ def prepared(
         from homo_dp.privacy.errors import PrivacyError
         from homo_dp.runs.auto import by_linear_solver, chosen_mechanism
         from homo_dp.runs.dry_run import continuation_note
-        from homo_dp.runs.learned_bounds import with_what_is_learnt
         from homo_dp.runs.run_facts import (
             public_dataset,
             refused_tags,
@@ -64,7 +63,6 @@ def prepared(
         tracker.log_round(row["round"], numbers, parties)
 
     try:
-        config = with_what_is_learnt(config)
         simulation = build_simulation(config, on_round, lambda made: made.introduce(screen, source))
     except KeyboardInterrupt:
         raise Interrupted("before the first round; nothing was written") from None
@@ -90,8 +88,8 @@ def prepared(
 
 
 def check_rounds(outcome: RunOutcome) -> None:
-    """Raise if the run was interrupted before its first round was over, so that there is nothing
-    to write.
+    """Raise if the run was interrupted before its first round of training was over, so that there
+    is nothing to write.
     """
     if outcome.interrupted and not outcome.rounds:
-        raise Interrupted("before the first round was over; nothing was written")
+        raise Interrupted("before a model was trained; nothing was written")

@@ -43,7 +43,7 @@ from homo_dp.solvers.solver import (
 from homo_dp.solvers.standardisation import COLUMNS, Standardisation
 from homo_dp.solvers.whitening import Whitening, least_squares
 
-FIRST: Final = 1  # the round that asks it
+FIRST: Final = 1  # of the mechanism's own rounds: the one that asks it
 MOMENT: Final = "second_moment"
 TRANSFORM: Final = "solver.transform"  # the tensor that comes with the weights
 MOST_WIDTH = 2000  # columns of a second moment: 2 million numbers
@@ -67,6 +67,7 @@ class SecondMoment(Solver):
         noise_of_mean: Callable[[], float],
     ) -> None:
         super().__init__(config, facts, share, noise_of_mean)
+        self._first = len(facts.estimates) + FIRST  # of its rounds in the run
         self._with_target = config.model.task == "regression"
         self.whitening: Whitening | None = None
         self.columns = Standardisation(config, facts, share) if config.train.column_share else None
@@ -111,7 +112,7 @@ class SecondMoment(Solver):
 
     @property
     def sums(self) -> RoundSums:
-        """What is asked before the first gradient, by round."""
+        """What is asked before the first gradient, by the number among these questions."""
         passes = () if self.columns is None else self.columns.passes
         return dict(enumerate((*passes, self.asked), start=FIRST))
 
@@ -137,7 +138,7 @@ class SecondMoment(Solver):
 
     def signature(self, round_number: int) -> Signature:
         """Coordinates come with the weights once the first of the sums was asked."""
-        if round_number <= FIRST:
+        if round_number <= self._first:
             return {}
         return {TRANSFORM: ((self._width, self._width), torch.float32)}
 
@@ -148,7 +149,7 @@ class SecondMoment(Solver):
     ) -> Weights:
         """Scales or coordinates from the released sums, and weights to start from."""
         if self.columns is not None and asked.name == COLUMNS:
-            if round_number > FIRST:
+            if round_number > self._first:
                 self._scaled = self.columns.closer(parts, self._lying)
                 return current
             found = self.columns.take(parts)
@@ -170,12 +171,12 @@ class SecondMoment(Solver):
 
     def tensors(self, weights: Weights, round_number: int, trains: int | None) -> Weights:
         """The columns that a round asks of, or coordinates of gradients."""
-        if round_number <= FIRST:
+        if round_number <= self._first:
             return {}
         scores = self._scores(weights) if trains and self.starts_from_mean(trains) else None
         if scores is not None:
             return {TRANSFORM: scores.transform.float()}
-        asks = round_number <= len(self.sums)
+        asks = round_number < self._first + len(self.sums)
         return {TRANSFORM: (self._lying if asks else self.found.transform).float()}
 
     def starts_from_mean(self, trains: int) -> bool:

@@ -186,7 +186,7 @@ def counts_of(texts: Tensor) -> Counter[str]:
 
 
 def level_names(encoding: Encoding, noise_multiplier: float, delta: float) -> LevelNames:
-    """The question about all columns whose levels are to be learnt; ``delta`` is the smallest
+    """The question about all columns whose levels are to be estimated; ``delta`` is the smallest
     that a ledger goes by.
     """
     columns = unlisted_of(encoding)

@@ -40,7 +40,7 @@ SHARES: Mapping[str, float] = {
     "histograms": 4.0,
     "second_moments": 4.0,
 }
-LEARNT = ("bounds", "level_names")  # questions that are more than one sum, or none
+ESTIMATES = ("bounds", "level_names")  # questions that are more than one sum, or none
 _REDRAWN = 200  # times that the noise of a histogram is drawn again for the errors of its quantiles
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 
@@ -317,7 +317,7 @@ def questions_of(asked: StatisticsConfig, encoding: Encoding) -> tuple[Question,
     """The sums behind the questions that are asked: quantiles are read off histograms, which are
     then asked too.
     """
-    sums = [name for name in asked.ask if name not in LEARNT]
+    sums = [name for name in asked.ask if name not in ESTIMATES]
     names = list(dict.fromkeys("histograms" if name == "quantiles" else name for name in sums))
     return tuple(_question(name, asked, encoding) for name in names)
 

@@ -9,7 +9,7 @@
 3. ``spreads``: for each column mean and square within the bounds so far; only where there are rows
    enough.
 
-What is learnt of one column is drawn to the mean of all columns by as much as its noise is larger
+The estimate of one column is drawn to the mean of all columns by as much as its noise is larger
 than the differences between columns (empirical Bayes, as James and Stein): few rows give one factor
 for all columns, many rows give each column its own bounds. That is post-processing and costs
 nothing.
@@ -213,6 +213,10 @@ class Spreads(Question):
             .nan_to_num(0.0)
         )
         return torch.cat([scaled, scaled.square()], 1) / math.sqrt(self.dimension)
+
+    def is_reliable(self, sigma: float) -> bool:
+        """Whether the rows are enough for the noise of the sum that was asked."""
+        return sigma * math.sqrt(self.dimension) / self.rows <= _MOST_NOISE
 
     def read(self, total: Tensor, sigma: float) -> Answer:
         low, high = self.bounds(total, sigma)

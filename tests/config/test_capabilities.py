@@ -31,5 +31,5 @@ def test_the_setting_that_needs_row_counts_is_named() -> None:
 
 def test_what_is_not_declared_is_not_promised() -> None:
     record = Capabilities("a")
-    assert not any((record.metrics, record.learns_first, record.masks, record.one_sum))
+    assert not any((record.metrics, record.estimates_first, record.masks, record.one_sum))
     assert (record.unit, record.works_on, record.solvers) == ("record", "rows", ("sgd",))

@@ -30,4 +30,4 @@ def test_records_are_read_without_torch() -> None:
 
 def test_of_a_class_that_is_not_loaded_little_is_promised() -> None:
     record = capabilities_of("mine.laplace:Laplace")
-    assert (record.learns_first, record.cuts_batches, record.solvers) == (False, False, ("sgd",))
+    assert (record.estimates_first, record.cuts_batches, record.solvers) == (False, False, ("sgd",))

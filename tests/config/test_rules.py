@@ -54,7 +54,7 @@ def test_what_a_record_lacks_is_refused(
 def test_mechanisms_that_can_are_named_in_a_refusal() -> None:
     config = load_config(None, {"privacy.mechanism": "none", "train.grad_clip": 1.0})
     messages = [rule.message(config, DP_SGD) for rule in RULES]
-    able = " or ".join(each.name for each in records() if each.learns_first and each.trains)
+    able = " or ".join(each.name for each in records() if each.estimates_first and each.trains)
     assert any(f"use {able}, or ask `homo-dp stats`" in message for message in messages)
     assert not any("{" in message for message in messages)
 

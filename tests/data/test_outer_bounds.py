@@ -71,7 +71,7 @@ def test_roles_come_from_flags_else_from_names_and_are_told(tmp_path: Path) -> N
     )
 
 
-def test_levels_of_columns_of_words_are_learnt(tmp_path: Path) -> None:
+def test_levels_of_columns_of_words_are_estimated(tmp_path: Path) -> None:
     """By the type where the file states one, else by a word of the name; no row is looked at."""
     (tmp_path / "t.csv").write_text("home_city,x7,y\n1,2,0\n")
     columns = yaml.safe_load(outer_draft(tmp_path / "t.csv").text)["data"]["columns"]

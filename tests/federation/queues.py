@@ -118,7 +118,7 @@ class SmallRun:
         folder.mkdir(exist_ok=True)
         ledger = Ledger(folder / "ledger.sqlite")
 
-        def build(plan: PlanJson, outbox: Outbox | MemoryOutbox) -> Party:
+        def build(plan: PlanJson, found: object, outbox: Outbox | MemoryOutbox) -> Party:
             if plan["version"] != 1:
                 raise ConfigError("unknown plan")
             if self.sums is None:

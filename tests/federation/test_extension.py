@@ -488,13 +488,7 @@ def test_a_budget_stops_a_foreign_mechanism_too(shell: Shell) -> None:
 NAMED = (
     *("federation/mechanisms/", "config/", "compat/", "primihub.py", "api/clients.py"),
     *("evidence/statistics_attack.py", "evidence/update_attacks.py"),
-    *(
-        "api/statistics.py",
-        "commands/stats.py",
-        "statistics/",
-        "runs/statistics",
-        "runs/learned_bounds.py",
-    ),
+    *("api/statistics.py", "commands/stats.py", "statistics/", "runs/statistics"),
     "federation/sessions/plan_schema.py",  # a section of plans is called statistics
     "__init__.py",  # of the package: homo_dp.Statistics is what homo_dp.stats returns
 )

@@ -113,7 +113,7 @@ class Life:
         self.lock = RunFolder(self.folder / "state", RUN)
         config, mechanism = carrying(**self.overrides)
 
-        def build(plan: PlanJson, outbox: Outbox | MemoryOutbox) -> Party:
+        def build(plan: PlanJson, found: object, outbox: Outbox | MemoryOutbox) -> Party:
             return small_party(config, self.folder, mechanism=mechanism, outbox=outbox)
 
         def measure(number: int, weights: Weights) -> dict[str, Any]:

@@ -13,14 +13,16 @@ import torch
 from homo_dp.config.load import load_config
 from homo_dp.config.schema import Config
 from homo_dp.console.options import Screen
-from homo_dp.core.errors import InputError
+from homo_dp.core.errors import InputError, TransportError
 from homo_dp.data.public_encoding import public_encoding
+from homo_dp.federation.mechanisms.base import Weights
 from homo_dp.federation.protocol.ids import AGGREGATOR
 from homo_dp.federation.protocol.messages import KINDS, Message, encode
 from homo_dp.federation.protocol.transport import Transport
 from homo_dp.federation.sessions.build import build_mechanism, noise_source, trained_model
 from homo_dp.federation.sessions.crash_state import RunFolder
 from homo_dp.federation.sessions.plan import PlanJson, facts_for_aggregator, make_plan
+from homo_dp.federation.sessions.stages import stage_of
 from homo_dp.privacy.errors import PrivacyError
 from homo_dp.runs import party_process
 from homo_dp.runs.party_process import PartyProcess
@@ -65,15 +67,26 @@ def job(columns: Mapping[str, Any], **overrides: Any) -> Config:
 
 
 def plan_of(config: Config, rows: int | None = None) -> PlanJson:
-    return make_plan(config, {PARTY: rows}, public_encoding(config).to_json())
+    stage = stage_of(config, {PARTY: rows})
+    return make_plan(config, {PARTY: rows}, public_encoding(stage.config).to_json())
 
 
 def rounds_of(config: Config) -> int:
     """How many rounds an aggregator asks, those of other sums than the update included."""
+    stage = stage_of(config, {PARTY: None})
+    if stage.estimating:
+        return config.train.rounds + len(stage.estimates)
     if not config.privacy.asks_raw_values and config.metrics.release != "noised":
         return config.train.rounds
     facts = facts_for_aggregator(config, plan_of(config, 40), 1)
     return build_mechanism(config, facts, noise_source(config)).run.count
+
+
+def weights_of(config: Config) -> Weights:
+    """What a run starts from that reads rows by this config."""
+    encoding = public_encoding(config)
+    model = trained_model(config, encoding.input_shape, encoding.classes)
+    return {name: tensor.clone() for name, tensor in model.module.state_dict().items()}
 
 
 class Hostile:
@@ -98,6 +111,7 @@ class Hostile:
         *,
         to_end: bool = False,
         later: str | None = None,
+        found: Sequence[Message] = (),
     ) -> Heard:
         """All that the aggregator hears.
 
@@ -107,6 +121,7 @@ class Hostile:
             own: keys of the party's own config.
             to_end: let the party come to its end and write its outputs.
             later: the table from when the party has joined; None: it stays the same.
+            found: what is sent once the last estimate of a run was answered.
 
         Returns:
             The messages, and what the party's operator sees.
@@ -116,10 +131,8 @@ class Hostile:
         place.mkdir()
         (place / "table.csv").write_text(table, errors="surrogateescape")
         aggregator = self._aggregator(place)
-        model = trained_model(
-            config, public_encoding(config).input_shape, public_encoding(config).classes
-        )
-        weights = {name: tensor.clone() for name, tensor in model.module.state_dict().items()}
+        stage = stage_of(config, {PARTY: None})
+        weights, estimated = weights_of(stage.reading), len(stage.estimates)
         seen: list[tuple[Any, ...]] = []
         released: list[torch.Tensor] = []
         rounds = rounds_of(config)
@@ -131,7 +144,10 @@ class Hostile:
                 released.append(torch.cat([tensor.double().flatten() for tensor in tensors]))
             if message.kind == "join" and later is not None:
                 (place / "table.csv").write_text(later, errors="surrogateescape")
-            if message.kind == "update" and message.round < rounds:
+            if message.kind == "update" and estimated and message.round == estimated:
+                for each in found:
+                    aggregator.send(each)
+            elif message.kind == "update" and message.round < rounds:
                 aggregator.send(
                     Message(RUN, message.round + 1, AGGREGATOR, PARTY, "weights", weights)
                 )
@@ -150,8 +166,8 @@ class Hostile:
         error = None
         try:
             PartyProcess(self._own(place, own), Screen()).run()
-        except (InputError, PrivacyError) as found:
-            error = f"{type(found).__name__}: {found}"
+        except (InputError, PrivacyError, TransportError) as problem:
+            error = f"{type(problem).__name__}: {problem}"
         except _HeardAll:
             pass
         finally:

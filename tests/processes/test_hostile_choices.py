@@ -1,6 +1,5 @@
-"""An aggregator that chooses what hurts most: how cells are read, which plan follows an answer, how
-many runs it asks, and whose ledger it counts. Reading, learning first, searching, and serving
-without a lifetime budget were open before.
+"""An aggregator that chooses what hurts most: how cells are read, how many runs it asks, and whose
+ledger it counts. Reading, searching, and serving without a lifetime budget were open before.
 """
 
 from __future__ import annotations
@@ -21,8 +20,7 @@ from homo_dp.federation.protocol.ids import AGGREGATOR
 from homo_dp.federation.protocol.messages import KINDS, Message
 from homo_dp.federation.sessions.build import trained_model
 from homo_dp.federation.sessions.plan import make_plan
-from homo_dp.privacy.accounting.accountants import calibrate, epsilon, renyi
-from homo_dp.privacy.accounting.dp_event import GaussianDpEvent, PoissonSampledDpEvent
+from homo_dp.privacy.accounting.accountants import renyi
 from homo_dp.privacy.accounting.events import compose, from_json, to_json
 from homo_dp.privacy.accounting.filters import epsilon_at_order
 from homo_dp.runs import private_search
@@ -104,36 +102,6 @@ def test_no_odd_cell_moves_a_sum_by_more_than_a_row_may(
         # the norm of a difference of two noises has mean sqrt(2 d) sigma, and falls off as a normal
         most = 1.0 + math.sqrt(2) * sigma * (math.sqrt(len(one)) + 7)
         assert float((one - other).norm()) <= most
-
-
-# Learning first: the plan comes after an answer, and its total by PLD is the cap
-
-
-@pytest.mark.parametrize("rate", [1.0, 0.05, 0.003])
-def test_a_plan_that_meets_the_cap_by_exact_composition_is_refused(
-    hostile: Hostile, rate: float
-) -> None:
-    first = calibrate(GaussianDpEvent, 1.0, 1e-5) / math.sqrt(0.5)
-
-    def whole(noise: float) -> Any:
-        event = GaussianDpEvent(noise)
-        return compose(
-            GaussianDpEvent(first), event if rate == 1 else PoissonSampledDpEvent(rate, event)
-        )
-
-    noise = calibrate(whole, 1.0, 1e-5)
-    assert epsilon(whole(noise), 1e-5).quoted <= 1.0
-    asked = job(
-        {"x": BOUNDS["x"]},
-        data__use=["x"],
-        train__sample_rate=rate,
-        privacy__noise_multiplier=noise,
-        privacy__delta=1e-5,
-        data__learnt={"run": "run-1-counts", "noise_multipliers": [first]},
-    )
-    table = "id,x,y\n" + "".join(f"{n},{n},{n % 2}\n" for n in range(ROWS))
-    heard = hostile.hear(table, asked, {**OWN, "party.caps.epsilon": 1.0})
-    assert heard.words == ["epsilon_cap"], heard.error
 
 
 # Searching: a later aggregator counts the rows of the ledger

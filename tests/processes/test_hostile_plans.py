@@ -11,17 +11,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from homo_dp.console.options import Screen
 from homo_dp.core.errors import InputError
-from homo_dp.federation.sessions.crash_state import RunFolder
-from homo_dp.federation.sessions.plan import PlanRefused
 from homo_dp.privacy.errors import PrivacyError
 from homo_dp.privacy.ledger.outbox import Outbox
-from homo_dp.runs import party_process
-from homo_dp.runs.party_process import PartyProcess
-from homo_dp.runs.processes import learning_config
 from tests.federation.sessions.test_plan_schema import mutate, places
-from tests.processes.hostile import RUN, Hostile, job, plan_of
+from tests.processes.hostile import Hostile, job, plan_of
 from tests.processes.test_what_a_party_tells import ASKED, BASE, COLUMNS, csv
 
 JOBS = [
@@ -43,7 +37,7 @@ JOBS = [
         train__rounds=5,
     ),
     job(COLUMNS, privacy__mechanism="statistics", statistics__ask=ASKED),
-    job(COLUMNS, data__learnt={"run": "r-bounds", "noise_multipliers": [20.0, 30.0]}),
+    job(COLUMNS, data__scaling="private", privacy__statistics_share=0.2),
 ]
 NUMBERS = [
     0,
@@ -85,7 +79,7 @@ PATHS = {
     name: [
         path
         for path in places(plan)
-        if (path[0] in SECTIONS and path[1:]) or path[:2] == ("data", "learnt")
+        if (path[0] in SECTIONS and path[1:]) or path == ("data", "scaling")
     ]
     for name, plan in NUMBERED.items()
 }
@@ -119,39 +113,9 @@ def test_a_party_is_built_or_the_plan_refused(
         for mutation in changes:
             mutate(plan, *mutation)
         with contextlib.suppress(InputError, PrivacyError):
-            built.append(process._build(folder, plan, outbox))
+            built.append(process._build(folder, plan, None, outbox))
 
     for plan in NUMBERED.values():
-        assert process._build(folder, plan, outbox)
+        assert process._build(folder, plan, None, outbox)
     build()
     assert built
-
-
-@pytest.mark.parametrize("asked_meanwhile", [False, True])
-def test_a_step_beside_a_training_that_was_agreed_to_is_refused(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    asked_meanwhile: bool,
-) -> None:
-    """Nothing is charged yet; the training may also be agreed to while the operator thinks about
-    the step.
-    """
-    own = {"data.rows": {"a": 40}, "party.caps.epsilon": 100.0}
-    process, folder = Hostile(tmp_path, monkeypatch, capsys).process(csv(BASE), own)
-    run, outbox = f"{RUN}-levels", Outbox(tmp_path / "outbox")
-    step = PartyProcess(learning_config(process.own, run, "levels"), Screen(quiet=True))
-    place = RunFolder(step.own.party.folder, run)
-
-    def train(*_: object) -> None:
-        process._build(folder, NUMBERED["0"], outbox)
-
-    if asked_meanwhile:
-        monkeypatch.setattr(party_process, "must_ask", lambda own: own is step.own)
-        monkeypatch.setattr(party_process, "wait_for_word", train)
-    else:
-        train()
-    with pytest.raises(PlanRefused, match=f"the run {RUN} has begun here"):
-        step._build(place, NUMBERED["5"], outbox)
-    train()  # it goes on
-    assert process.ledger.rows() == []

@@ -118,3 +118,15 @@ def test_a_party_that_leaves_the_label_to_the_plan_sees_its_limits(
     wrong = load_config(None, {**keys, **job, "data.label": "sick"})
     with pytest.raises(DataError, match="label column 'sick' is not there"):
         show_party_plan(wrong, Screen())
+
+
+def test_private_estimates_are_rounds_of_the_same_price(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    keys = {"privacy.target_epsilon": 2.0, "federation.parties": [{"name": name} for name in "abc"]}
+    plain = shown(tmp_path, capsys, **keys)["plan"]
+    found = shown(tmp_path, capsys, **keys, **{"data.scaling": "private"})["plan"]
+    assert found["rounds"] >= plain["rounds"] + 2
+    assert "octaves" in str(found)
+    assert found["epsilon (PLD)"] <= 2.0
+    assert found["noise multiplier"] > plain["noise multiplier"]

@@ -59,7 +59,7 @@ class Mechanism(ABC):
         - ``plan`` never costs less than what the rounds will charge.
     """
 
-    capabilities: ClassVar[Capabilities]
+    capabilities: Capabilities
     # numbers it may add to messages, by kind
     message_fields: ClassVar[Mapping[str, Mapping[str, Field]]] = {}
     # users of one table: their party draws the cohort and answers with the sum
@@ -98,8 +98,8 @@ class Mechanism(ABC):
         return None
 
     def other_sums(self, party: PartyFacts) -> RoundSums:
-        """Rounds of the run, by number, that ask another sum than training's; they come on top of
-        ``train.rounds``.
+        """Rounds that ask another sum than training's, numbered from the first one after those of
+        private estimates; they come on top of ``train.rounds``.
 
         Which rounds they are is the same for all parties. Where one is declared, ``row_parts``
         gives what rows add to it and ``on_sum`` takes the total; noise of the training has to be
@@ -111,6 +111,13 @@ class Mechanism(ABC):
     def noise_share(self) -> NoiseShare | None:
         """How parties share the noise of sums under masks; None where each adds all of its own."""
         return None
+
+    @property
+    def last_round(self) -> int:
+        """The last round that this mechanism answers; in the estimation stage of a run others
+        follow.
+        """
+        return self.run.count
 
     @property
     def noises_in_a_number(self) -> int:

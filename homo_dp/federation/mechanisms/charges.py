@@ -36,6 +36,8 @@ class Account:
         """A round as the ledger is charged for it: its sum against the aggregator, a model
         against its readers.
         """
+        asked = plan.sums.get(number)
+        masked = asked is None or asked.maskable  # else each party adds all of its own noise
         return Charge(
             run=self.run,
             dataset=self.dataset,
@@ -48,7 +50,7 @@ class Account:
             delta=plan.delta,
             sigma=sigma,
             observer=observer,
-            noise=noise_label(mechanism.noise.label, mechanism.noise_share),
+            noise=noise_label(mechanism.noise.label, mechanism.noise_share if masked else None),
         )
 
     def planned(
@@ -67,10 +69,7 @@ class Account:
     def all_planned(
         self, mechanism: Mechanism, plan: PartyPlan, observer: Observer
     ) -> list[tuple[Charge, int]]:
-        """All that a run will charge, as one charge of each kind of round and how often it comes.
-
-        What was released before the first round is on the ledger already.
-        """
+        """All that a run will charge: one charge of each kind of round, and how often it comes."""
 
         def charge(number: int) -> Charge:
             return self.planned(mechanism, plan, observer, number)

@@ -8,14 +8,12 @@ and the aggregator go by the numbers that are given here.
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from homo_dp.config.schema import Config
 from homo_dp.federation.mechanisms.metrics_round import MetricsRound
 from homo_dp.federation.mechanisms.outcomes import Combined, Release
 from homo_dp.federation.protocol.party_plan import PartyFacts, PartyPlan
@@ -30,8 +28,6 @@ from homo_dp.federation.protocol.round_sums import (
 )
 from homo_dp.federation.protocol.tensors import Weights
 from homo_dp.privacy.accounting.dp_event import DpEvent
-from homo_dp.privacy.accounting.events import compose
-from homo_dp.privacy.accounting.filters import order_for
 from homo_dp.privacy.errors import PrivacyError
 
 if TYPE_CHECKING:
@@ -58,9 +54,13 @@ class RunRounds:
         return MetricsRound(found.config, found.facts, found.noise_share)
 
     def sums_of(self, party: PartyFacts) -> RoundSums:
-        """All rounds that ask another sum: the mechanism's own, and those of released metrics."""
+        """All rounds that ask another sum, by their number in the run: private estimates, then the
+        mechanism's own, and between rounds of training those of released metrics.
+        """
         found = self._mechanism
-        own, metrics, rounds = found.other_sums(party), found.config.metrics, found.facts.rounds
+        first, metrics, rounds = found.facts.estimates, found.config.metrics, found.facts.rounds
+        asked = {len(first) + number: each for number, each in found.other_sums(party).items()}
+        own = {**first, **asked}
         if metrics.release != "noised" or not rounds:
             return own
         if self._with_metrics is None:
@@ -104,21 +104,7 @@ class RunRounds:
         """All that the run releases beside training, which its noise is solved together with;
         None if nothing.
         """
-        before, sums = self._mechanism.facts.before, events_of(self.sums_of(party))
-        found = [event for event in (before, sums) if event is not None]
-        return compose(*found) if found else None
-
-    @property
-    def _filter_order(self) -> float | None:
-        """The order of the Renyi filter by which the run and what was released before it add up;
-        None where nothing was.
-
-        The run is chosen after those answers, and exact composition holds only for what is fixed
-        beforehand. The order follows from the target, which was.
-        """
-        if self._mechanism.facts.before is None:
-            return None
-        return order_for(self._mechanism.config.privacy.target_epsilon or 1.0)
+        return events_of(self.sums_of(party))
 
     def noise_multiplier(self, party: PartyFacts, steps: int) -> float:
         """The noise of sampled steps: as it is set, or solved for the target together with all
@@ -137,31 +123,28 @@ class RunRounds:
             config.privacy.target_epsilon,
             config.delta,
             text_of(self.beside(party)),
-            self._filter_order,
         )
 
     def planned(self, party: PartyFacts) -> PartyPlan:
-        """The plan of the whole run: training, the rounds that ask another sum, and what was
-        released before.
-        """
+        """The plan of the whole run: training, and the rounds that ask another sum."""
         found = self._mechanism
-        plan, sums, before = found.plan(party), self.sums_of(party), found.facts.before
-        if not sums and before is None:
+        plan, sums = found.plan(party), self.sums_of(party)
+        if not sums:
             return plan
         if plan.schedule is not None or found.ledger_keeper != "party":
             raise PrivacyError(
                 f"mechanism={found.name}: rounds that ask other sums need noise at parties that "
                 "take part in every round"
             )
-        if any((asked.sum.share is None) != (found.masked_sum is None) for asked in sums.values()):
+        if any(
+            asked.maskable and (asked.sum.share is None) != (found.masked_sum is None)
+            for asked in sums.values()
+        ):
             raise PrivacyError(
                 f"mechanism={found.name}: all sums of a run are under masks, or none is"
             )
-        learnt = () if before is None else (_before_text(found.config),)
         texts = dict.fromkeys(asked.release for asked in sums.values())
-        order = math.nan if self._filter_order is None else self._filter_order
-        releases = (*learnt, *plan.releases, *texts)
-        return replace(plan, sums=sums, before=before, order=order, releases=releases)
+        return replace(plan, sums=sums, releases=(*plan.releases, *texts))
 
     # --- rounds that ask another sum ---
 
@@ -187,14 +170,3 @@ class RunRounds:
             return self._mechanism.on_sum(asked, parts, current, round_number)
         read = self.metrics.read(asked, parts)
         return Combined(current, metrics=read.figures, curves=read.curves, by_party=read.by_party)
-
-
-def _before_text(config: Config) -> str:
-    """What was released before the first round, in words; with the delta that a threshold adds."""
-    text = "statistics of all rows with noise, before the first round"
-    added = 0.0 if config.data.learnt is None else config.data.learnt.delta
-    return (
-        f"{text}; levels above a noisy threshold, which adds {added:.1e} to delta"
-        if added
-        else text
-    )

@@ -1,8 +1,9 @@
 """Statistics as a run of its own: every round asks one question of the parties' tables, and nothing
 is trained.
 
-The questions share ``privacy.target_epsilon`` by the rule of ``questions.SHARES``. What a round
-learnt may be needed by the next: it is then the "weights" that the aggregator sends with it.
+The questions share ``privacy.target_epsilon`` by the rule of ``questions.SHARES``. What follows
+from one answer may be needed by the next question: it is then the "weights" that the aggregator
+sends.
 """
 
 from __future__ import annotations
@@ -52,13 +53,11 @@ from homo_dp.statistics.working_bounds import (
     phases_of,
 )
 
-LEARNING = {"bounds": 6.0, LEVEL_NAMES: 2.0}  # shares of questions beside those of ``SHARES``
+ESTIMATES = {LEVEL_NAMES: 2.0, "bounds": 6.0}  # shares of questions beside those of ``SHARES``
 
 
-class Learnt(nn.Module):
-    """What stands for the model of a run that only asks: the numbers that a later question goes
-    by.
-    """
+class Numbers(nn.Module):
+    """What stands for the model while a run only asks: numbers that a later question goes by."""
 
     def __init__(self, shape: Sequence[int]) -> None:
         super().__init__()
@@ -92,12 +91,16 @@ class Statistics(Mechanism):
             self._share = NoiseShare(
                 len(facts.parties), shared.tolerated_dropouts, shared.tolerated_colluders
             )
-            if LEVEL_NAMES in config.statistics.ask:
-                raise ConfigError(
-                    f"statistics.ask={LEVEL_NAMES}: a list of names is no sum that could be "
-                    "masked; ask it without privacy.secure_aggregation"
-                )
         self.answers: dict[int, dict[str, Tensor]] = {}
+        self._check_names()
+
+    def _check_names(self) -> None:
+        """Refuse a run that is masked and asks for nothing but a list of names, or for one too."""
+        if self._share is not None and LEVEL_NAMES in self.config.statistics.ask:
+            raise ConfigError(
+                f"statistics.ask={LEVEL_NAMES}: a list of names is no sum that could be "
+                "masked; ask it without privacy.secure_aggregation"
+            )
 
     @functools.cached_property
     def questions(self) -> tuple[Question, ...]:
@@ -120,14 +123,14 @@ class Statistics(Mechanism):
         return None if self._share is None else next(iter(self.run.sums.values())).private_sum
 
     def other_sums(self, party: PartyFacts) -> RoundSums:
-        rows = sum(facts.rows for facts in self.facts.parties.values())
-        found = {}
+        rows, found = self._most_rows, dict[int, RoundSum]()
         for number, (name, (dimension, share)) in enumerate(self._asked.items(), 1):
             noise = self._noise(share)
             text, clip_norm = f"{name} of all rows, with noise, once", 1.0
             if name == LEVEL_NAMES:
                 text, clip_norm = _names_text(self.level_names), self.level_names.release.clip_norm
-            asked = PrivateSum(dimension, clip_norm, noise, rows, share=self._share)
+            shared = None if name == LEVEL_NAMES else self._share
+            asked = PrivateSum(dimension, clip_norm, noise, rows, share=shared)
             found[number] = RoundSum(name, asked, text)
         return found
 
@@ -137,36 +140,45 @@ class Statistics(Mechanism):
             return privacy.noise_multiplier or 1.0
         return noise_of_share(share, privacy.target_epsilon, self.config.delta)
 
+    def _planned_noise(self, share: float) -> float:
+        """The noise multiplier by which it is decided which sums are asked: the same everywhere."""
+        return self._noise(share)
+
     @functools.cached_property
     def _asked(self) -> dict[str, tuple[int, float]]:
         """The dimension and share of the budget of each sum, in the order of the rounds."""
-        found = {q.name: (q.dimension, SHARES[q.name] / self._whole) for q in self.questions}
-        if LEVEL_NAMES in self.config.statistics.ask:
-            found[LEVEL_NAMES] = (
-                math.prod(self.level_names.shape),
-                LEARNING[LEVEL_NAMES] / self._whole,
-            )
-        if "bounds" in self.config.statistics.ask:
-            share, columns = LEARNING["bounds"] / self._whole, len(self.outer.columns)
-            for name, part in phases_of(
-                self._noise(share), columns, self._summands, self._rows
-            ).items():
-                found[name] = (self._learning(name, None).dimension, share * part)
+        found = dict[str, tuple[int, float]]()
+        sizes = {question.name: question.dimension for question in self.questions}
+        for name, share in self.shares.items():
+            if name == "bounds":
+                found |= self._asked_for_bounds(share)
+            elif name == LEVEL_NAMES:
+                found[name] = math.prod(self.level_names.shape), share
+            else:
+                found[name] = sizes[name], share
         return found
 
-    @property
-    def _whole(self) -> float:
-        """All shares together."""
-        learnt = sum(
-            share for name, share in LEARNING.items() if name in self.config.statistics.ask
-        )
-        return learnt + sum(SHARES[question.name] for question in self.questions)
+    def _asked_for_bounds(self, share: float) -> dict[str, tuple[int, float]]:
+        columns = len(self.outer.columns)
+        phases = phases_of(self._planned_noise(share), columns, self._summands, self._rows)
+        return {
+            name: (self._phase(name, None).dimension, share * part) for name, part in phases.items()
+        }
+
+    @functools.cached_property
+    def shares(self) -> Mapping[str, float]:
+        """The share of the budget that each question has, in the order in which they are asked."""
+        asked = {question.name: SHARES[question.name] for question in self.questions} | {
+            name: share for name, share in ESTIMATES.items() if name in self.config.statistics.ask
+        }
+        whole = sum(asked.values())
+        return {name: share / whole for name, share in asked.items()}
 
     @functools.cached_property
     def level_names(self) -> LevelNames:
         """The question for levels that nobody listed."""
         smallest = min(self.config.delta, self.config.lifetime_delta)
-        noise = self._noise(LEARNING[LEVEL_NAMES] / self._whole)
+        noise = self._noise(self.shares[LEVEL_NAMES])
         return level_names(public_encoding(self.config), noise, smallest)
 
     @property
@@ -178,6 +190,16 @@ class Statistics(Mechanism):
     def _rows(self) -> float:
         return float(sum(facts.rows for facts in self.facts.parties.values()))
 
+    @property
+    def _most_rows(self) -> int:
+        """Rows of all parties that no masked sum may wrap for."""
+        return int(self._rows)
+
+    @property
+    def _known_rows(self) -> float:
+        """Rows of all parties as far as they are known when answers are read."""
+        return self._rows
+
     @functools.cached_property
     def outer(self) -> Outer:
         """The numeric columns with their outer bounds."""
@@ -185,40 +207,43 @@ class Statistics(Mechanism):
         wanted = [(at, column) for at, column in enumerate(columns) if isinstance(column, Numeric)]
         if not wanted:
             raise ConfigError(
-                "data.scaling=private: no column has bounds; there is nothing to learn"
+                "data.scaling=private: no column has bounds; there is nothing to estimate"
             )
         bounds = [(column.low, column.high) for _, column in wanted]
         return outer_of([column.name for _, column in wanted], [at for at, _ in wanted], bounds)
 
-    def _learning(self, name: str, numbers: Tensor | None) -> Question:
-        """A phase of learning bounds, by the numbers that the phase before it gave; None: its
-        shape alone.
+    def _phase(self, name: str, numbers: Tensor | None) -> Question:
+        """A phase of the estimate of bounds, by the numbers that the phase before it gave; None:
+        its shape alone.
         """
         outer, width = self.outer, len(self.outer.columns)
+        rows = self._rows if numbers is None else self._known_rows
         numbers = (
             torch.zeros(width + 2, 2, dtype=torch.float64)
             if numbers is None
             else numbers.detach().cpu()
         )
         if name == "octaves":
-            return Octaves(outer, self._rows)
+            return Octaves(outer, rows)
         if name == "magnitudes":
             anchor = int(min(max(float(numbers[0, 0]), 0.0), len(ANCHORS) - 1))
             return Magnitudes(
-                outer, Window(anchor, float(numbers[0, 1]), float(numbers[1, 0]), self._rows)
+                outer, Window(anchor, float(numbers[0, 1]), float(numbers[1, 0]), rows)
             )
         low, high = outer.within(numbers[2 : 2 + width])
-        return Spreads(outer, low, high, self._rows)
+        return Spreads(outer, low, high, rows)
 
-    def _learnt(self, name: str, total: Tensor, sigma: float, numbers: Tensor) -> Tensor:
+    def _next_numbers(self, name: str, total: Tensor, sigma: float, numbers: Tensor) -> Tensor:
         """The numbers that the next phase goes by, after one phase; at the end the working
         bounds.
         """
-        question, found = self._learning(name, numbers), numbers.detach().clone()
+        question, found = self._phase(name, numbers), numbers.detach().clone()
         if isinstance(question, Octaves):
             window = question.window(total, sigma)
             found[0] = torch.tensor([float(window.anchor), window.octave], dtype=torch.float64)
             found[1, 0] = window.width
+        elif isinstance(question, Spreads) and not question.is_reliable(sigma):
+            return found  # fewer rows than the plan took them to be
         elif isinstance(question, Magnitudes | Spreads):
             found[2 : 2 + len(self.outer.columns)] = self.outer.shares(
                 *question.bounds(total, sigma)
@@ -226,7 +251,7 @@ class Statistics(Mechanism):
         return found
 
     def working_bounds(self, weights: Weights) -> dict[str, tuple[float, float]]:
-        """The bounds that were learnt, by column."""
+        """The bounds that were found, by column."""
         low, high = self.outer.within(weights["numbers"][2 : 2 + len(self.outer.columns)].double())
         return dict(
             zip(self.outer.columns, zip(low.tolist(), high.tolist(), strict=True), strict=True)
@@ -263,7 +288,7 @@ class Statistics(Mechanism):
 
     def row_parts(self, fit: LocalFit, asked: RoundSum) -> Iterator[Tensor]:
         known = {question.name: question for question in self.questions}
-        question = known.get(asked.name) or self._learning(
+        question = known.get(asked.name) or self._phase(
             asked.name, fit.model.state_dict()["numbers"]
         )
         size = max(1, CHUNK // max(asked.dimension, fit.features.shape[1]))
@@ -296,7 +321,9 @@ class Statistics(Mechanism):
         if asked.name not in WITH_SPREADS:
             return Combined(current)
         total, sigma, _ = self.total_of(round_number)
-        return Combined({"numbers": self._learnt(asked.name, total, sigma, current["numbers"])})
+        return Combined(
+            {"numbers": self._next_numbers(asked.name, total, sigma, current["numbers"])}
+        )
 
     def total_of(self, round_number: int) -> tuple[Tensor, float, dict[str, Tensor]]:
         """The total of a question, the noise of its numbers, and the parts of parties where
@@ -325,6 +352,6 @@ class Statistics(Mechanism):
 def _names_text(asked: LevelNames) -> str:
     release = asked.release
     return (
-        f"names of values that more than about {release.threshold:.0f} rows of a party have, by a "
-        f"noisy threshold, which adds {release.delta:.1e} to delta"
+        f"names of categories that more than about {release.threshold:.0f} rows of a party have, "
+        f"by a noisy threshold, which adds {release.delta:.1e} to delta"
     )

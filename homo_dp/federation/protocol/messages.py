@@ -116,6 +116,8 @@ KINDS: Final[Kinds] = MappingProxyType(
     {
         # aggregator -> party
         "plan": Kind(False, False, {"plan": OBJECT}, repeatable=True),
+        # what the first rounds of the plan have privately estimated
+        "findings": Kind(False, False, {"found": OBJECT}, repeatable=True),
         "weights": Kind(False, True, {"rounds": COUNT, "clip_norm": NUMBER}),
         "finished": Kind(False, True, {"rounds": COUNT, "reason": CODE}),
         "status": Kind(

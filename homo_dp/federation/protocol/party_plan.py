@@ -4,14 +4,12 @@ touched.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from homo_dp.config.capabilities import Observer as Observer
 from homo_dp.federation.protocol.round_sums import UPDATE, RoundSums, events_of
 from homo_dp.privacy.accounting.dp_event import DpEvent, NoOpDpEvent
-from homo_dp.privacy.accounting.events import compose
 from homo_dp.privacy.ledger.rows import NOISE_ALONE
 
 Levels = Mapping[int, float]
@@ -35,14 +33,14 @@ class PartyFacts:
 class FederationFacts:
     """The public facts of a run that mechanisms calibrate against.
 
-    ``rounds`` are those that train. ``before`` is what parties released under the same target
-    before the first round (statistics), None where that is nothing.
+    ``rounds`` are those that train. ``estimates`` are the first rounds of the run, by number, in
+    which bounds, categories and row counts are privately estimated.
     """
 
     parties: Mapping[str, PartyFacts]
     rounds: int
     parameters: int
-    before: DpEvent | None = None
+    estimates: RoundSums = field(default_factory=dict)
     outputs: int = 1  # of the model: numbers that it gives for a record
     levels: Levels = field(default_factory=dict)  # an aggregator knows them, parties need not
 
@@ -60,9 +58,7 @@ class PartyPlan:
     ``noise_between``, which costs nothing. ``events`` maps an observer to the event of one such
     round; an observer who is missing gets no guarantee. Where ``trusts_aggregator``, the target is
     kept against the readers of the model, and theirs is the figure to quote. ``sums`` are rounds of
-    the run that ask another sum, and ``before`` what was released before the first round, after
-    which the run was chosen; ``order`` is that of the Renyi filter by which both add up. They are
-    put in by ``RunRounds.planned``.
+    the run that ask another sum; they are put in by ``RunRounds.planned``.
     """
 
     noise_multiplier: float
@@ -80,8 +76,6 @@ class PartyPlan:
     schedule: tuple[int, ...] | None = None
     noise_between: bool = False
     sums: RoundSums = field(default_factory=dict)
-    before: DpEvent | None = None
-    order: float = math.nan  # at which nothing adds up to a finite epsilon
 
     @property
     def all_rounds(self) -> int:
@@ -125,12 +119,7 @@ class PartyPlan:
 
     def beside(self, round_number: int) -> DpEvent | None:
         """All that was released beside training once this round is over; None if nothing."""
-        found = [
-            event
-            for event in (self.before, events_of(self.sums, round_number))
-            if event is not None
-        ]
-        return compose(*found) if found else None
+        return events_of(self.sums, round_number)
 
     def round_of(self, releases: int) -> int:
         """The round of the run in which a party that missed none of its own makes its n-th release;

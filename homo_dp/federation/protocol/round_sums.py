@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from homo_dp.config.schema import Config
-from homo_dp.privacy.accounting.accountants import calibrate, epsilon, filtered_epsilon
+from homo_dp.privacy.accounting.accountants import calibrate, epsilon
 from homo_dp.privacy.accounting.dp_event import DpEvent, GaussianDpEvent
 from homo_dp.privacy.accounting.events import compose, from_json, to_json
 from homo_dp.privacy.errors import PrivacyError
@@ -35,6 +35,7 @@ SUMS: Final = (
     METRICS,
     *STATISTICS,
 )  # closed: kinds of rows of a ledger
+NAMES: Final = "level_names"  # a list of each party, which nothing adds up
 SUM: Final = "sum"  # the name of the one tensor that answers such a round
 
 
@@ -81,6 +82,11 @@ class RoundSum:
     def dimension(self) -> int:
         """How many numbers are asked."""
         return self.sum.dimension
+
+    @property
+    def maskable(self) -> bool:
+        """Whether it is added up over parties; a list of names is not."""
+        return self.name != NAMES
 
     @property
     def private_sum(self) -> PrivateSum:
@@ -152,7 +158,6 @@ def calibrated_noise(
     target_epsilon: float,
     delta: float,
     beside: str | None = None,
-    order: float | None = None,
 ) -> float:
     """The noise multiplier of sampled steps that, with what is released ``beside`` them, meet a
     target.
@@ -165,8 +170,6 @@ def calibrated_noise(
         target_epsilon: what all of it may cost.
         delta: its delta.
         beside: the text of the event of what else is released.
-        order: that of the Renyi filter where a part of that came before the run was chosen; None
-            where all is fixed beforehand.
 
     >>> alone, less = calibrated_noise(0.1, 10, 1.0, 1e-5), calibrated_noise(0.1, 10, 1.0, 1e-5, text_of(
     ...     GaussianDpEvent(8.0)))
@@ -184,17 +187,13 @@ def calibrated_noise(
     if beside is None:
         return calibrate(lambda z: sampler.event(z, steps), target_epsilon, delta)
     others = from_json(beside)
-    spent = (
-        epsilon(others, delta).quoted if order is None else filtered_epsilon(others, order, delta)
-    )
+    spent = epsilon(others, delta).quoted
     if spent >= target_epsilon:
         raise PrivacyError(
             f"privacy.target_epsilon={target_epsilon:g}: what the run releases beside training "
             f"costs {spent:.4g} already; raise the target or lower its share"
         )
-    return calibrate(
-        lambda z: compose(sampler.event(z, steps), others), target_epsilon, delta, order
-    )
+    return calibrate(lambda z: compose(sampler.event(z, steps), others), target_epsilon, delta)
 
 
 def text_of(event: DpEvent | None) -> str | None:

@@ -18,7 +18,7 @@ from homo_dp.federation.mechanisms.server_optimizers import ServerOptimizer
 from homo_dp.federation.mechanisms.train_hooks import active_hooks
 from homo_dp.federation.protocol.messages import AGGREGATOR, Message, check_tensors, largest_number
 from homo_dp.federation.protocol.round_sums import SUM, UPDATE, RoundSum
-from homo_dp.federation.sessions.party import PartyLimits
+from homo_dp.federation.sessions.party import PartyLimits, stage_rounds
 from homo_dp.federation.sessions.secure_rounds import AggregatorSums
 from homo_dp.models.averaging import WeightAverage
 from homo_dp.privacy.accounting.dp_event import DpEvent
@@ -64,6 +64,8 @@ class AggregatorSettings:
     max_update_norm: float | None = None
     not_private: bool = False
     limits: PartyLimits | None = None  # those of parties elsewhere: they refuse weights beyond them
+    # what the first rounds have privately estimated, by which this stage of the run was made
+    found: Mapping[str, Any] | None = None
 
 
 class Aggregator:
@@ -119,7 +121,7 @@ class Aggregator:
             if self.asked or self.mechanism.one_party_holds_all  # which draws the cohort itself
             else self.mechanism.cohort(parties, self.training_round)
         )
-        if self._masked:  # who was missing when they met has no masks
+        if self.is_masked or self.sums is not None:  # who was missing when they met has no masks
             met = self._sums.roster.identities
             self.cohort = tuple(party for party in self.cohort if party in met)
         self._updates = {}
@@ -129,6 +131,16 @@ class Aggregator:
     def asked(self) -> RoundSum | None:
         """The sum that this round asks instead of the training update; None where it trains."""
         return self.mechanism.run.sums.get(self.round)
+
+    @property
+    def stage(self) -> range:
+        """The rounds of the stage that this aggregator is for."""
+        return stage_rounds(self.mechanism, self.settings.rounds)
+
+    @property
+    def stage_is_over(self) -> bool:
+        """Whether what this run estimates is there, and its training can be made."""
+        return self.stage.stop <= self.settings.rounds and self.round >= self.stage.stop - 1
 
     @property
     def training_round(self) -> int:
@@ -187,7 +199,7 @@ class Aggregator:
             )
         if message.sender in self._updates:
             return
-        if self._masked:
+        if self.is_masked:
             self._sums.take(message)
         else:
             expected, asked = self.mechanism.signature_of(self.weights, self.asked), self.asked
@@ -238,7 +250,7 @@ class Aggregator:
         updates = [self._updates[party] for party in self.cohort if party in self._updates]
         missing = self.waiting_for
         combined = Combined(self.weights, discarded=True)
-        if self._masked:
+        if self.is_masked:
             combined = self._combined_total()
         elif updates and self.asked is not None:
             parts = {update.party: update.tensors[SUM] for update in updates}
@@ -270,7 +282,8 @@ class Aggregator:
         )
 
     @property
-    def _masked(self) -> bool:
+    def is_masked(self) -> bool:
+        """Whether the answers of this round come under masks."""
         asked = self.asked
         share = None if asked is None else asked.sum.share
         return self.mechanism.masked_sum is not None if asked is None else share is not None

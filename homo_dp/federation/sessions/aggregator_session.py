@@ -75,6 +75,7 @@ class _KeptFacts(Schema):
     round: Annotated[int, Strict(), Field(ge=0, le=2**53)]
     applied_sigma: Annotated[float, Field(ge=0)] | None
     charge: _Charge | None = None
+    found: dict[str, Any] | None = None  # what was privately estimated
 
 
 class _KeptPlan(Schema):
@@ -124,7 +125,13 @@ class RunState:
         """Keep everything after a round (or, with ``weights`` that wait for their charge, just
         before its end).
         """
-        facts = {"round": aggregator.round, "applied_sigma": aggregator.applied_sigma, **facts}
+        found = aggregator.settings.found
+        facts = {
+            "round": aggregator.round,
+            "applied_sigma": aggregator.applied_sigma,
+            "found": None if found is None else dict(found),
+            **facts,
+        }
         write_state(
             self._path, aggregator_tensors(aggregator, weights), facts, point="aggregator_state"
         )
@@ -164,6 +171,7 @@ class AggregatorSession:
         state: RunState | RunMemory,
         report: Callable[[RoundReport, Row], Row],
         best_round: BestRound | None = None,
+        next_stage: Callable[[Aggregator], Aggregator] | None = None,
     ) -> None:
         if (
             aggregator.sums is not None
@@ -177,6 +185,7 @@ class AggregatorSession:
         self.state = state
         self.report = report
         self.best_round = best_round
+        self.next_stage = next_stage
         self.rows: list[Row] = []
         self._absent: set[str] = set()
         self._refused: dict[str, str] = {}
@@ -241,26 +250,20 @@ class AggregatorSession:
             raise
 
     def _rounds(self) -> Waiting[None]:
-        aggregator, sums = self.aggregator, self.aggregator.sums
+        sums = self.aggregator.sums
         for party in self.members.parties:
             self._send_plan(party)
-        if sums is not None and aggregator.round < aggregator.settings.rounds:
+        if sums is not None and self.aggregator.round < self.aggregator.settings.rounds:
             yield from sums.meeting(self._ask_to_meet)
             self._check_met(len(sums.roster.names))
         self._began = time.perf_counter()
-        while aggregator.round < aggregator.settings.rounds and not self._stops_early():
+        while self.aggregator.round < self.aggregator.settings.rounds and not self._stops_early():
+            if self.aggregator.stage_is_over:
+                self._enter_next_stage()
             yield from self._until_enough_are_there()
             self._check_agreement()
-            aggregator.start_round()
-            about(round=aggregator.round)
-            self._refused = dict(self.members.refusals)
-            self._why = ""
-            yield from self._phase(aggregator.broadcast(), self._complete)
-            if sums is not None and self._enough(
-                len(aggregator.cohort) - len(aggregator.waiting_for)
-            ):
-                yield from sums.opening(aggregator.round, self._ask)
-            self._finish_round()
+            yield from self._round()
+        aggregator = self.aggregator
         self._settle()
         crash_point("aggregator.before_finished")
         for party in set(self.members.parties).difference(*(row["replied"] for row in self.rows)):
@@ -270,6 +273,38 @@ class AggregatorSession:
             self.members.deliver(message)
             crash_point("aggregator.mid_finished")
         crash_point("aggregator.after_finished")
+
+    def _round(self) -> Waiting[None]:
+        """One round: ask, listen, unmask where answers are masked, and combine."""
+        aggregator, sums = self.aggregator, self.aggregator.sums
+        aggregator.start_round()
+        about(round=aggregator.round)
+        self._refused = dict(self.members.refusals)
+        self._why = ""
+        yield from self._phase(aggregator.broadcast(), self._complete)
+        replies = len(aggregator.cohort) - len(aggregator.waiting_for)
+        if sums is not None and aggregator.is_masked and self._enough(replies):
+            yield from sums.opening(aggregator.round, self._ask)
+        self._finish_round()
+
+    def _enter_next_stage(self) -> None:
+        """Go on from the estimates to the training that follows from them, kept before anybody is
+        told what was found.
+        """
+        if self.next_stage is None:
+            raise TransportError("this run estimates something, and nothing was told to go on")
+        crash_point("aggregator.before_findings")
+        self.aggregator = self.next_stage(self.aggregator)
+        self.aggregator.before_charge = self._keep_before_charge
+        self.state.save(self.aggregator)
+        crash_point("aggregator.after_findings")
+        for party in self.members.parties:
+            self._send_findings(party)
+
+    def _send_findings(self, party: str) -> None:
+        found = self.aggregator.settings.found
+        if found is not None:
+            self.members.send(party, 0, "findings", {"found": dict(found)})
 
     def _phase(self, questions: Iterable[Message], complete: Callable[[], bool]) -> Waiting[None]:
         """Ask parties, then take what they say until it is complete or ``round_timeout`` is
@@ -427,7 +462,7 @@ class AggregatorSession:
 
     def _take_update(self, message: Message) -> bool:
         party, aggregator = message.sender, self.aggregator
-        if message.round < aggregator.round:
+        if message.round < max(aggregator.round, aggregator.stage.start):
             log.info("update of %s for round %d came late", party, message.round)
             with contextlib.suppress(MessageError):  # its head may still be news
                 self.members.heads.take(party, message.info.get("ledger_head"), underway=True)
@@ -489,6 +524,7 @@ class AggregatorSession:
 
     def _send_plan(self, party: str) -> None:
         self.members.send(party, 0, "plan", {"plan": self.plan})
+        self._send_findings(party)
 
     def _finish_round(self) -> None:
         aggregator, missing = self.aggregator, self.aggregator.waiting_for

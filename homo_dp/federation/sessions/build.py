@@ -7,8 +7,8 @@ import inspect
 import logging
 import zlib
 from collections.abc import Mapping
-from dataclasses import replace
 from fractions import Fraction
+from typing import Any
 
 import torch
 
@@ -33,7 +33,7 @@ from homo_dp.federation.mechanisms.base import (
 )
 from homo_dp.federation.mechanisms.local_fit import LocalFit
 from homo_dp.federation.mechanisms.server_optimizers import ServerOptimizer
-from homo_dp.federation.mechanisms.statistics import Learnt
+from homo_dp.federation.mechanisms.statistics import Numbers
 from homo_dp.federation.sessions.aggregator import Aggregator, AggregatorSettings
 from homo_dp.federation.sessions.party import PartyLimits
 from homo_dp.federation.sessions.secure_rounds import AggregatorSums
@@ -45,8 +45,6 @@ from homo_dp.models.registry import BuiltModel, build_model
 from homo_dp.models.scoring import with_features
 from homo_dp.models.task import task_for
 from homo_dp.privacy.accounting.checks import check_steps, exact_steps
-from homo_dp.privacy.accounting.dp_event import DpEvent, GaussianDpEvent
-from homo_dp.privacy.accounting.events import compose
 from homo_dp.privacy.ledger import Budget, Ledger
 from homo_dp.privacy.noise.source import NoiseSource, OrdinaryNoise, SeededNoise, secure_noise
 
@@ -94,17 +92,7 @@ def common_facts(config: Config, facts: FederationFacts) -> FederationFacts:
     """The facts as the mechanism reads them: one that takes one step a round has one rate for
     all parties.
     """
-    return mechanism_class(config.privacy.mechanism).common_facts(
-        replace(facts, before=released_before(config))
-    )
-
-
-def released_before(config: Config) -> DpEvent | None:
-    """What statistics before the training released under its target; None where there were none."""
-    learnt = config.data.learnt
-    if learnt is None or not learnt.noise_multipliers:
-        return None
-    return compose(*(GaussianDpEvent(noise) for noise in learnt.noise_multipliers))
+    return mechanism_class(config.privacy.mechanism).common_facts(facts)
 
 
 def warn_of_full_batches(config: Config, parties: Mapping[str, PartyFacts]) -> None:
@@ -194,7 +182,7 @@ def trained_model(
         )
     task = task_for(classes, target_bounds=data.target_bounds)
     return BuiltModel(
-        Learnt((input_shape[0] + 2, 2)),
+        Numbers((input_shape[0] + 2, 2)),
         task,
         architecture_of(config.model, input_shape, task.outputs),
     )
@@ -244,10 +232,22 @@ def build_aggregator(
     ledger: Ledger | None,
     sums: AggregatorSums | None = None,
     limits: PartyLimits | None = None,
+    found: Mapping[str, Any] | None = None,
 ) -> Aggregator:
-    """The aggregator of a run; party weights are uniform or by the public row counts.
+    """The aggregator of a run, or of its stage after what was ``found``.
 
-    ``limits`` are those that parties elsewhere hold its weights to.
+    Args:
+        config: the configuration of the stage.
+        run: the name of the run.
+        weights: where it starts.
+        mechanism: the mechanism of the stage.
+        ledger: where the aggregator adds the noise.
+        sums: its side of masked sums.
+        limits: those that parties elsewhere hold its weights to.
+        found: what the first rounds have privately estimated.
+
+    Returns:
+        The aggregator; party weights are uniform or by the public row counts.
     """
     settings = AggregatorSettings(
         run=run,
@@ -261,6 +261,7 @@ def build_aggregator(
         ),
         not_private=config.privacy.not_private,
         limits=limits,
+        found=found,
     )
     optimizer = ServerOptimizer(config.train.server_optimizer)
     averaging = config.train.averaging

@@ -327,6 +327,15 @@ class PartyFiles:
         """Keep the plan that was agreed to."""
         write_state(self._folder / "plan.safetensors", {}, {"plan": plan}, point="party_plan")
 
+    def found(self) -> dict[str, Any] | None:
+        """What was privately estimated in the first rounds; None before it came."""
+        found = read_state(self._folder / "found.safetensors")
+        return None if found is None else found[1]["found"]
+
+    def keep_found(self, found: dict[str, Any]) -> None:
+        """Keep what was privately estimated."""
+        write_state(self._folder / "found.safetensors", {}, {"found": found}, point="party_found")
+
     def final(self) -> Weights | None:
         """The final weights; None before the end."""
         found = read_state(self._folder / FINAL)
@@ -403,6 +412,13 @@ class PartyMemory:
         return None
 
     def keep_plan(self, plan: dict[str, Any]) -> None:
+        """The session holds it."""
+
+    def found(self) -> dict[str, Any] | None:
+        """None: a run in memory begins at its beginning."""
+        return None
+
+    def keep_found(self, found: dict[str, Any]) -> None:
         """The session holds it."""
 
     def final(self) -> Weights | None:

@@ -136,7 +136,7 @@ def check_question(
 ) -> dict[str, float]:
     """Refuse weights of an aggregator before a row is touched; the numbers that came with them."""
     private = mechanism.capabilities.private and not settings.not_private
-    check_round(message.round, settings.name, plan)
+    check_round(message.round, settings.name, plan, stage_rounds(mechanism, plan.all_rounds))
     expected = {
         **signature(fit.model.state_dict()),
         **mechanism.broadcast_signature(message.round),
@@ -158,8 +158,18 @@ def check_question(
     return broadcast
 
 
-def check_round(number: int, name: str, plan: PartyPlan) -> None:
-    """Refuse a round that is not one of the plan."""
+def stage_rounds(mechanism: Mechanism, rounds: int) -> range:
+    """The rounds of the stage that a mechanism is for, of all rounds of its run: those of private
+    estimates, or those that follow them.
+    """
+    estimated = len(mechanism.facts.estimates)
+    if estimated and mechanism.last_round == estimated:
+        return range(1, estimated + 1)
+    return range(estimated + 1, rounds + 1)
+
+
+def check_round(number: int, name: str, plan: PartyPlan, stage: range) -> None:
+    """Refuse a round that is not one of the plan, or not of the stage that the party is in."""
     if number < 1:
         raise MessageError(f"round={number}: rounds are 1 to {plan.all_rounds}; refused")
     if number > plan.all_rounds:
@@ -171,6 +181,8 @@ def check_round(number: int, name: str, plan: PartyPlan) -> None:
             f"round={number}: party {name} takes part only in rounds "
             f"{', '.join(map(str, plan.schedule))}; refused"
         )
+    if number not in stage:
+        raise MessageError(f"round={number}: belongs to another stage of the run; refused")
 
 
 def check_numbers(

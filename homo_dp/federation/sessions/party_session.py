@@ -5,7 +5,7 @@ simulation hands each message to ``take``.
 
 On disk (where the run has a folder), in this order: the plan that was agreed to; for each round the
 optimiser, the update in the outbox, the charge in the ledger, and only then the update on its way;
-at the end the final weights.
+after the rounds of private estimates what was found; at the end the final weights.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ from homo_dp.federation.sessions.party import (
     check_party,
     check_question,
     check_release,
+    stage_rounds,
 )
 from homo_dp.federation.sessions.party_messages import PartyMessages, refusal_word
 from homo_dp.federation.sessions.plan import change, release_names
@@ -59,29 +60,8 @@ _EVERY = 1 << 60  # a round after all rounds
 JOIN_AGAIN = 20.0  # seconds of silence after which a party joins again
 WONDER_AGAIN = 60.0  # seconds between warnings that nobody answers
 JOIN_IN_DOUBT = 2.0  # the same, while the aggregator says that this party's ledger has lost rows
-LEARNING = "learning"  # the state of a run before which something is learnt in a run of its own
-STEPS = ("levels", "counts", "bounds")
 AFTER_STOP = 600.0  # seconds that a party waits for an aggregator that has stopped
 DOUBT = 10.0  # seconds after which such a refusal cannot be the answer to an old message any more
-
-
-def learns_for(run: str) -> str | None:
-    """The run before which something is learnt in this one; None if this one trains.
-
-    >>> learns_for("study-levels"), learns_for("study")
-    ('study', None)
-    """
-    return next((run.removesuffix(f"-{step}") for step in STEPS if run.endswith(f"-{step}")), None)
-
-
-class LearningFirst(Exception):
-    """The aggregator says that something is learnt before this run; its message waits, not
-    acknowledged, until then.
-    """
-
-    def __init__(self, step: str) -> None:
-        super().__init__(step)
-        self.step = step
 
 
 class Party:
@@ -146,6 +126,8 @@ class Party:
                 f"run={message.run}: this party takes part in run {self.settings.run}"
             )
         if message.kind == "finished":
+            if self.estimating:
+                raise MessageError("the run cannot end before what it estimates is there; refused")
             check_tensors(message.tensors, signature(self.fit.model.state_dict()))
             self.final_weights = dict(message.tensors)
             return None
@@ -222,16 +204,13 @@ class Party:
                 "return a Release"
             )
         name, info = self.settings.name, dict(release.info)
-        tensors = (
-            release.tensors
-            if self.sums is None
-            else self.sums.masked(message.round, release.tensors)
-        )
+        sums = self.sums if self._is_masked(message.round) else None
+        tensors = release.tensors if sums is None else sums.masked(message.round, release.tensors)
         answer = Message(message.run, message.round, name, message.sender, "update", tensors, info)
         if not self.charges_itself:
             return answer, None
         event = check_release(release, self.mechanism, self.plan, message.round)
-        if self.sums is None:  # which has checked what it masked
+        if sums is None:  # which has checked what it masked
             asked = self.plan.sums.get(message.round)
             check_tensors(
                 release.tensors, self.mechanism.signature_of(self.fit.model.state_dict(), asked)
@@ -269,6 +248,20 @@ class Party:
         self.rounds_done = max(self.rounds_done, number)
         if self.failure is None:
             self._go_back_to = None
+
+    def _is_masked(self, number: int) -> bool:
+        """Whether the answer of a round leaves under masks: a list of names cannot."""
+        return number not in self.plan.sums or self.plan.sums[number].maskable
+
+    @property
+    def stage(self) -> range:
+        """The rounds of the stage that this party is built for."""
+        return stage_rounds(self.mechanism, self.plan.all_rounds)
+
+    @property
+    def estimating(self) -> bool:
+        """Whether the run is still to estimate what its training goes by."""
+        return self.stage.stop <= self.plan.all_rounds
 
     def _check_masks(self) -> None:
         if (self.mechanism.masked_sum is None) != (self.sums is None):
@@ -309,22 +302,20 @@ class Party:
 
 @dataclass
 class PartyDuty:
-    """What a session is about: who, in which run, with which ledger, and how a plan becomes a
-    Party.
+    """What a session is about: who, in which run, with which ledger, and how a plan, with what was
+    privately estimated once it is there, becomes a Party.
     """
 
     name: str
     run: str
     ledger: Ledger | None
     declared_rows: int | None
-    build: Callable[[PlanJson, Outbox | MemoryOutbox], Party]
+    build: Callable[[PlanJson, Json, Outbox | MemoryOutbox], Party]
     measure: Callable[[int, Weights], dict[str, Any]] | None
     say: Callable[[str], None]
     patience: float = 3600.0
     max_refusals: int = 1000
     keys: str = ""  # which fingerprints to compare where nobody answers
-    # whether a step before this run is over at this party
-    has_learnt: Callable[[str], bool] = lambda step: True
     rows: list[dict[str, Any]] = field(default_factory=list)  # one a round, LOCAL
 
 
@@ -349,12 +340,14 @@ class PartySession:
         # adds its kind here.
         self._news: dict[str, Callable[[Message], None]] = {
             "plan": self._take_plan,
+            "findings": self._take_findings,
             "status": self._take_status,
             "finished": self._take_final,
             **dict.fromkeys(PartySums.KINDS, self._take_sums),
         }
         self._questions: dict[str, Callable[[Message], Message | None]] = {}
         self._plan: PlanJson | None = None
+        self._found: Json = None  # what the first rounds have privately estimated
         self._answer: Message | None = None  # the last one, for a party that charges nothing
         self._early: Message | None = None
         self._fitted = 0  # the round whose optimiser is in memory
@@ -368,7 +361,7 @@ class PartySession:
         """Take part until the final weights are here."""
         plan, final = self.state.plan(), self.state.final()
         if plan is not None:
-            self._agree(plan)
+            self._agree(plan, self.state.found())
         if final is not None:
             return final
         self.duty.say(f"run {self.duty.run}: {self.duty.name} waits for the aggregator")
@@ -457,7 +450,10 @@ class PartySession:
         """
         if self.party is None:
             return message.kind not in ("plan", "status")
-        return message.kind not in self._news and self._doubt is not None
+        if message.kind in self._news:
+            return False
+        ahead = self.party.estimating and message.round >= self.party.stage.stop
+        return self._doubt is not None or (ahead and message.round <= self.party.plan.all_rounds)
 
     def _take_plan(self, message: Message) -> None:
         plan = message.info.get("plan")
@@ -477,19 +473,34 @@ class PartySession:
         self.state.keep_plan(plan)
         crash_point("party.after_plan")
 
-    def _agree(self, plan: PlanJson) -> None:
+    def _take_findings(self, message: Message) -> None:
+        """Go on from the estimates to the training; what was found is taken once."""
+        found, party = message.info.get("found"), self._required()
+        if not isinstance(found, dict) or self._plan is None:
+            raise MessageError("findings are not an object")
+        if not party.estimating:
+            if found != self._found:
+                self._messages.refuse(self._fitted, "plan_changed")
+                raise MessageError(f"what run {self.duty.run} has found changed; start a new run")
+            return
+        self._agree(self._plan, found)
+        crash_point("party.before_findings")
+        self.state.keep_found(found)
+        crash_point("party.after_findings")
+
+    def _agree(self, plan: PlanJson, found: Json = None) -> None:
         """Start with a plan, or tell the aggregator in one word why not, and stop."""
         try:
-            self._start(plan)
+            self._start(plan, found)
         except TableChanged:
             raise  # a refusal would tell others about rows
         except (PrivacyError, InputError) as refusal:
             self._messages.refuse_plan(refusal)
             raise
 
-    def _start(self, plan: PlanJson) -> None:
+    def _start(self, plan: PlanJson, found: Json = None) -> None:
         """Build the party of a plan, and put it where it was when it was killed."""
-        party = self.duty.build(plan, self.state.outbox)
+        party = self.duty.build(plan, found, self.state.outbox)
         party.keep = self.state.keep_fit
         if party.charges_itself and self.duty.ledger is not None:
             for number in self.state.fits.rounds():
@@ -500,7 +511,10 @@ class PartySession:
                     is None
                 ):
                     self.state.fits.discard(number)
-        self.party, self._plan = party, plan
+        for number in self.state.fits.rounds():
+            if number < party.stage.start:  # of another stage: nothing of the training
+                self.state.fits.discard(number)
+        self.party, self._plan, self._found = party, plan, found
         self._questions["weights"] = party.handle
         self._load(_EVERY)
         self.duty.rows[:] = self.state.rows.load(_EVERY)
@@ -631,13 +645,6 @@ class PartySession:
         if state == "refused":
             self._refused(str(reason))
             return
-        if state == LEARNING:
-            # A step before a step would be priced apart from both, so steps of steps could pass the
-            # cap of one run.
-            awaited = self.party is None and learns_for(self.duty.run) is None
-            if reason in STEPS and awaited and not self.duty.has_learnt(str(reason)):
-                raise LearningFirst(str(reason))
-            return
         self._doubt = None
         self._stopped = state == STOPPED
         if self._stopped:
@@ -681,8 +688,8 @@ class PartySession:
         ``before``.
         """
         party = self._required()
-        self._fitted = self.state.fits.load(before, party.fit, party.mechanism)
-        party.rounds_done = self._fitted
+        kept = self.state.fits.load(before, party.fit, party.mechanism)
+        self._fitted = party.rounds_done = max(kept, party.stage.start - 1)
 
     def _measure(self, number: int, weights: Mapping[str, Tensor]) -> None:
         if self.duty.measure is None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from homo_dp.config.base import is_import_path
@@ -51,7 +50,6 @@ from homo_dp.federation.sessions.plan_schema import (
 from homo_dp.federation.sessions.plan_schema import PlanJson as PlanJson
 from homo_dp.federation.sessions.plan_schema import PlanRefused as PlanRefused
 from homo_dp.federation.sessions.statement import OBSERVERS, epsilon_after
-from homo_dp.privacy.accounting.filters import order_for
 from homo_dp.privacy.sampling.samplers import REPLACE_ONE
 
 _SLACK = 1e-6  # relative; a calibrated epsilon may meet its cap
@@ -67,6 +65,8 @@ def make_plan(
     """
     train, data = (part.model_dump(mode="json") for part in (config.train, config.data))
     privacy = every_key(config.privacy) | {"delta": config.delta}
+    if data["counts"] != "private" or config.privacy.asks_raw_values:
+        data["counts"] = None  # how a party's count becomes known is its own, if none is estimated
     return {
         "version": VERSION,
         "model": config.model.model_dump(mode="json"),
@@ -212,18 +212,12 @@ def check_releases_cap(own: Config, mechanism: Mechanism, plan: PartyPlan) -> No
 
 
 def check_price(own: Config, plan: PartyPlan) -> None:
-    """Refuse a calibrated plan that costs more than the party's cap, towards any observer that
-    it does not trust.
-
-    Guarantees:
-        - a plan that comes after other releases under the same cap is added to them by a Renyi
-          filter whose order follows from the cap alone, so the cap holds whatever the aggregator
-          chooses after seeing them.
+    """Refuse a plan that costs more than the party's cap, towards any observer that it does not
+    trust.
     """
     cap = epsilon_cap(own)
     if cap is None:
         return
-    plan = replace(plan, order=order_for(cap))
     for observer in OBSERVERS[1:] if plan.trusts_aggregator else OBSERVERS:
         spent = epsilon_after(plan, observer, plan.all_rounds)
         if spent is not None and spent.quoted > cap * (1 + _SLACK):
@@ -377,6 +371,14 @@ def _check_shared_noise(own: Config, plan: PlanJson) -> None:
                 "refused",
             )
         return
+    required = own.party.caps.secure_aggregation == "required"
+    named = [name for name, block in plan["data"]["columns"].items() if _is_private(block)]
+    if required and named and capabilities_of(asked["mechanism"]).trains:
+        raise PlanRefused(
+            "secure_aggregation",
+            f"party.caps.secure_aggregation=required: data.columns.{named[0]}.levels=private asks "
+            "for a list of names, which no masks can add up; refused",
+        )
     members = {member.name: member.public_key for member in own.federation.parties}
     alone = own.party.name is None  # all parties in one process, which makes their keys
     listed = (
@@ -510,13 +512,20 @@ def _merged(own: Config, plan: PlanJson) -> dict[str, Any]:
     asked["delta"] = min(asked["delta"], own.delta)
     tree["privacy"] = {**tree["privacy"], **asked}
     tree["data"] = {**tree["data"], **_public_data(own.data, plan)}
-    # the aggregator asks for it in runs of their own, before this plan
-    tree["data"]["scaling"] = "bounds"
+    # the plan decides what is privately estimated
+    tree["data"]["scaling"] = plan["data"].get("scaling", "bounds")
     if own.data.counts == "private":
         tree["data"] |= {"counts": None, "rows": tree["data"]["rows"] | noisy_count(own, plan)}
+    if plan["data"].get("counts") == "private":
+        tree["data"]["counts"] = "private"
     if "order" in plan:
         tree["data"]["columns"] = _in_order(tree["data"]["columns"], plan["order"])
     return tree
+
+
+def _is_private(block: Mapping[str, Any]) -> bool:
+    """Whether the categories of a column are to be estimated."""
+    return bool(block["levels"] == "private")
 
 
 def _in_order(columns: Mapping[str, Any], order: Sequence[str]) -> dict[str, Any]:
@@ -530,8 +539,8 @@ def _in_order(columns: Mapping[str, Any], order: Sequence[str]) -> dict[str, Any
 
 
 def noisy_count(own: Config, plan: PlanJson) -> dict[str, int]:
-    """The row count that stands for a party with ``data.counts: private``: the noisy one in the
-    plan or, before that is released, one row, so that nothing depends on the true count. Empty
+    """The row count that stands for a party with ``data.counts: private``: that of the plan or,
+    where a run asks statistics alone, one row, so that nothing depends on the true count. Empty
     where it declares its rows, or no count came.
     """
     name = own.party.name
@@ -550,25 +559,30 @@ def with_count(own: Config, counts: Mapping[str, int]) -> Config:
 
 def _public_data(own: DataConfig, plan: PlanJson) -> dict[str, Any]:
     """Column facts: the party's own where it states any, else the aggregator's; of what is
-    learnt the aggregator's.
+    privately estimated the aggregator's.
     """
     fields, asked = DataConfig.model_fields, plan["data"]
     stated = [
         name
         for name in DATA_KEYS
-        if getattr(own, name) != fields[name].get_default(call_default_factory=True)
+        if name not in ("scaling", "counts")
+        and getattr(own, name) != fields[name].get_default(call_default_factory=True)
     ]
-    found = {name: asked.get(name) for name in DATA_KEYS if name not in stated}
-    outer = own.scaling == "private" or own.private_levels or own.default_bounds is not None
-    if not (
-        asked.get("learnt") or (outer and not capabilities_of(plan["privacy"]["mechanism"]).trains)
-    ):
+    own_names = ("scaling", "counts", *stated)
+    found = {name: asked.get(name) for name in DATA_KEYS if name not in own_names}
+    outer = own.scaling == "private" or own.default_bounds is not None
+    estimated = asked.get("scaling") == "private" or any(
+        map(_is_private, asked["columns"].values())
+    )
+    statistics = not capabilities_of(plan["privacy"]["mechanism"]).trains
+    if not (estimated or (statistics and (outer or own.private_levels))):
         return found
     own_blocks = own.model_dump(mode="json")["columns"]
     said = {
         name
         for name, block in own.columns.items()
-        if block.bounds is None and block.levels != "private"
+        if block.levels != "private"
+        and (block.bounds is None or not (outer or asked.get("scaling") == "private"))
     }
     kept = {name: own_blocks[name] for name in said}
     return found | {"columns": {**asked["columns"], **kept}}

@@ -48,6 +48,7 @@ PRIVACY_KEYS = (
         "noise_at",
     ),
     *("tolerated_dropouts", "secure_aggregation", "tolerated_colluders", "options"),
+    "statistics_share",
 )
 # Left out of a plan that does not ask for masks, so that it is the plan that earlier versions made
 # and kept.
@@ -65,10 +66,10 @@ DATA_KEYS = (
         "target_bounds",
         "image",
     ),
-    *("learnt", "curves", "bounds_source"),
+    *("scaling", "counts", "curves", "bounds_source"),
 )
-# in a plan only where something was learnt, curves are asked for, or a source is stated
-LATER_DATA_KEYS = ("learnt", "curves", "bounds_source")
+# in a plan only where counts are estimated, curves are asked for, or a source is stated
+LATER_DATA_KEYS = ("counts", "curves", "bounds_source")
 # Of each process itself. When to stop is the aggregator's business: parties answer as long as they
 # are asked.
 OWN_TRAIN_KEYS = (

@@ -66,6 +66,11 @@ class PartySums:
         self._ids = [sum_id(number) for number in range(1, rounds + 1)]
         self._run, self._party, self._sums = run, party, SumsOfRounds(private_sum, others or {})
         self._sums.check(party.whole)  # a party that was started again knows who has met
+        self._rounds = rounds
+
+    def asking(self, private_sum: PrivateSum, others: RoundSums) -> PartySums:
+        """The same party with the sums of the next stage of its run, which are of other sizes."""
+        return PartySums(self._run, self._party, private_sum, others, self._rounds)
 
     @property
     def ready(self) -> bool:

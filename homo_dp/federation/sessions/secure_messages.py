@@ -52,10 +52,8 @@ class SumsOfRounds:
 
     def check(self, roster: Roster) -> None:
         """Refuse noise that is planned for others than those who mask."""
-        for share in {
-            self.training.share,
-            *(asked.private_sum.share for asked in self.others.values()),
-        }:
+        masked = (asked for asked in self.others.values() if asked.maskable)
+        for share in {self.training.share, *(asked.private_sum.share for asked in masked)}:
             planned = None if share is None else (share.parties, share.dropouts, share.colluders)
             if planned != (len(roster.names), roster.dropouts, roster.colluders):
                 raise PrivacyError(

@@ -113,6 +113,12 @@ class AggregatorSums:
         if kept is not None:
             self.roster = self._whole.of(json.loads(kept))
 
+    def asking(self, private_sum: PrivateSum, others: RoundSums) -> AggregatorSums:
+        """The same parties with the sums of the next stage of their run, which are of other
+        sizes.
+        """
+        return AggregatorSums(self.run, self._whole, private_sum, self.keep, others, self.rounds)
+
     def hear(self, message: Message, number: int) -> bool:
         """Keep an answer for the phase that asks for it, in round ``number``; returns whether it is
         the first such answer.
@@ -463,3 +469,15 @@ def simulated_sums(
         for name in names
     }
     return AggregatorSums(run, roster, found, others=others, rounds=mechanism.run.count), parties
+
+
+def next_sums(
+    sums: tuple[AggregatorSums, dict[str, PartySums]] | None, mechanism: Mechanism
+) -> tuple[AggregatorSums, dict[str, PartySums]] | None:
+    """Both sides in the next stage of a run in one process; None where nothing is masked."""
+    found = mechanism.masked_sum
+    if sums is None or found is None:
+        return None
+    others = mechanism.run.sums
+    parties = {name: party.asking(found, others) for name, party in sums[1].items()}
+    return sums[0].asking(found, others), parties

@@ -7,14 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from homo_dp.federation.mechanisms.base import Mechanism, Observer, PartyFacts, PartyPlan
-from homo_dp.privacy.accounting.accountants import (
-    Epsilon,
-    epsilon,
-    epsilon_curve,
-    filtered_epsilon,
-)
-from homo_dp.privacy.accounting.dp_event import DpEvent, SelfComposedDpEvent
-from homo_dp.privacy.accounting.events import compose, parts
+from homo_dp.privacy.accounting.accountants import Epsilon, epsilon, epsilon_curve
+from homo_dp.privacy.accounting.dp_event import DpEvent
 from homo_dp.privacy.accounting.strength import (
     epsilon_text,
     nothing_left,
@@ -25,8 +19,6 @@ from homo_dp.privacy.noise.grid import neglected
 
 DRAFTED = "bounds, categories and classes, which were read from the rows"
 OBSERVERS: tuple[Observer, ...] = ("aggregator", "model_reader")
-# numbers of a statistic that was released before the run: more than any of them asks
-_LEARNT = 1 << 20
 ONE_PARTY_NOTE = (
     "The largest epsilon over the parties is the federation's epsilon only if every person is in "
     "one party; a person in several parties adds those parties' epsilons."
@@ -34,19 +26,14 @@ ONE_PARTY_NOTE = (
 
 
 def epsilon_after(plan: PartyPlan, observer: Observer, rounds: int) -> Epsilon | None:
-    """Epsilon towards an observer after some rounds; None where there is no guarantee.
-
-    By PLD and RDP where all releases were fixed before the first, by a Renyi filter where the run
-    was chosen after others.
+    """Epsilon towards an observer after some rounds, by PLD and RDP; None where there is no
+    guarantee.
     """
     event = plan.events.get(observer)
     if event is None:
         return None
     beside = plan.beside(rounds)
     done, planned = plan.trained_by(rounds), plan.trained_by(plan.all_rounds)
-    if plan.before is not None and beside is not None:
-        released = compose(beside, SelfComposedDpEvent(event, done)) if done else beside
-        return Epsilon(None, filtered_epsilon(released, plan.order, plan.delta))
     if not done:
         return Epsilon(0.0, 0.0) if beside is None else epsilon(beside, plan.delta)
     if beside is not None:  # changes with few rounds, so its curve is found few times
@@ -176,8 +163,7 @@ def _draws(mechanism: Mechanism, name: str, plan: PartyPlan, rounds_done: int) -
         facts.parties[name].steps_per_round * plan.trained_by(rounds_done) * (facts.parameters + 1)
     )
     others = sum(asked.dimension for number, asked in plan.sums.items() if number <= rounds_done)
-    learnt = 0 if plan.before is None else sum(parts(plan.before).values())
-    return (trained + others + learnt * _LEARNT) * mechanism.noises_in_a_number
+    return (trained + others) * mechanism.noises_in_a_number
 
 
 def _party(

@@ -34,7 +34,6 @@ from homo_dp.privacy.accounting.events import (
     parts,
     to_json,
 )
-from homo_dp.privacy.accounting.filters import epsilon_at_order
 from homo_dp.privacy.accounting.fixed_size_rdp import fixed_size_rdp
 from homo_dp.privacy.accounting.pld import RESOLUTION, loss_epsilons
 from homo_dp.privacy.accounting.pld_step import NoisyStep
@@ -61,7 +60,6 @@ __all__ = [
     "compose",
     "epsilon",
     "epsilon_curve",
-    "filtered_epsilon",
     "mechanisms_of",
     "rdp_epsilon",
     "renyi",
@@ -128,7 +126,6 @@ def calibrate(
     event_of: Callable[[float], DpEvent],
     target_epsilon: float,
     delta: float,
-    order: float | None = None,
 ) -> float:
     """The smallest noise multiplier z for which ``event_of(z)``, all of it, stays within the
     target.
@@ -137,15 +134,13 @@ def calibrate(
         event_of: all that is released, by the noise multiplier.
         target_epsilon: what it may cost.
         delta: its delta.
-        order: the order of a Renyi filter, where a part of it is released before the rest is
-            chosen; None: all of it is fixed beforehand.
 
     Returns:
         The noise multiplier.
 
     Guarantees:
-        - the quoted epsilon of ``event_of(z)`` (with an order, that of the filter) is at most
-          ``target_epsilon`` and at least 99.5 % of it.
+        - the quoted epsilon of ``event_of(z)`` is at most ``target_epsilon`` and at least 99.5 % of
+          it.
 
     >>> noise = calibrate(lambda z: dp_event.SelfComposedDpEvent(dp_event.GaussianDpEvent(z), 10), 1.0, 1e-5)
     >>> 0.995 <= epsilon(dp_event.SelfComposedDpEvent(dp_event.GaussianDpEvent(noise), 10), 1e-5).quoted <= 1.0
@@ -153,34 +148,11 @@ def calibrate(
     """
     check_delta(delta)
     check_target_epsilon(target_epsilon)
-    if order is not None:
-
-        def by_filter(noise: float) -> float:
-            return filtered_epsilon(event_of(noise), order, delta)
-
-        return smallest_noise(by_filter, by_filter, target_epsilon)
     return smallest_noise(
         exact=lambda z: _quoted(event_of(z), delta, coarse=False),
         rough=lambda z: _quoted(event_of(z), delta, coarse=True),
         target_epsilon=target_epsilon,
     )
-
-
-def filtered_epsilon(event: DpEvent, order: float, delta: float) -> float:
-    """Epsilon of releases of which later ones were chosen after earlier ones, by a Renyi filter.
-
-    Guarantees:
-        - an upper bound if the order was fixed before the first release, and a release was made
-          only while the sum was within a limit that was fixed then.
-
-    >>> event = dp_event.SelfComposedDpEvent(dp_event.GaussianDpEvent(10.0), 5)
-    >>> round(filtered_epsilon(event, 18.0, 1e-5), 3), round(epsilon(event, 1e-5).pld, 3)
-    (0.9, 0.82)
-    """
-    check_delta(delta)
-    counts = parts(event)
-    _one_relation(counts)
-    return epsilon_at_order(renyi(counts), order, delta)
 
 
 def _quoted(event: DpEvent, delta: float, coarse: bool) -> float:

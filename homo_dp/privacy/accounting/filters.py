@@ -9,16 +9,13 @@ exact accounting (PLD) is known to fail as a filter (https://arxiv.org/abs/2602.
 keeps its order.
 """
 
-import functools
 import math
 
 import numpy as np
 
 from homo_dp.privacy.accounting.renyi_bounds import ORDERS, Renyi, converted, gaussian_rdp
 
-__all__ = ["best_order", "epsilon_at_order", "epsilon_left", "order_for"]
-
-_USUAL_DELTA = 1e-6  # for which orders are chosen; another one costs up to 4 % at 1e-8
+__all__ = ["best_order", "epsilon_at_order", "epsilon_left"]
 
 
 def best_order(spent: Renyi, plan: Renyi, epsilon: float, delta: float) -> float:
@@ -36,25 +33,6 @@ def best_order(spent: Renyi, plan: Renyi, epsilon: float, delta: float) -> float
     cost = np.maximum(plan, 1e-300)
     repetitions = np.where(left > 0, left / cost, left)
     return float(ORDERS[int(np.nanargmax(repetitions))])
-
-
-def order_for(epsilon: float) -> float:
-    """The order of a filter for steps of one run that are chosen one after the other.
-
-    It follows from the epsilon that all of them may cost and from nothing else, so it is fixed
-    before the first. For Gaussian releases it is the best one; sampled ones need up to a tenth more
-    noise than by the best order for them.
-
-    >>> order_for(1.0), order_for(8.0)
-    (22.0, 4.4)
-    """
-    return _order_for(float(epsilon))
-
-
-@functools.lru_cache(maxsize=256)
-def _order_for(epsilon: float) -> float:
-    one = gaussian_rdp(1.0, ORDERS)
-    return best_order(np.zeros(len(ORDERS)), one, epsilon, _USUAL_DELTA)
 
 
 def epsilon_at_order(spent: Renyi, order: float, delta: float) -> float:

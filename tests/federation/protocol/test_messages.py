@@ -60,6 +60,7 @@ def same(left: Mapping[str, torch.Tensor], right: Mapping[str, torch.Tensor]) ->
 def test_every_kind_comes_back_as_it_went(kind: str) -> None:
     values = {
         "plan": {"train": {"rounds": 3}},
+        "found": {"rows": {"bank_a": 3}},
         "rounds": 3,
         "clip_norm": 0.5,
         "reason": "budget",

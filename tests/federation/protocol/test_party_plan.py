@@ -42,9 +42,9 @@ def test_a_round_outside_of_the_schedule_costs_nothing() -> None:
 
 
 def test_what_is_released_beside_training_adds_up() -> None:
-    asked = plan(sums={2: METRICS, 4: METRICS}, before=BEFORE)
+    asked = plan(sums={1: METRICS, 2: METRICS, 4: METRICS})
     assert plan().beside(4) is None
-    assert asked.beside(1) == compose(BEFORE)
+    assert asked.beside(1) == compose(METRICS.event)
     spent = [asked.beside(number) for number in (1, 2, 4)]
     costs = [epsilon(event, 1e-5).quoted for event in spent if event is not None]
     assert len(costs) == 3

@@ -27,9 +27,8 @@ from homo_dp.federation.protocol.round_sums import (
 )
 from homo_dp.federation.sessions.plan import PlanRefused, check_releases_cap
 from homo_dp.federation.sessions.statement import epsilon_after
-from homo_dp.privacy.accounting.accountants import epsilon, filtered_epsilon
+from homo_dp.privacy.accounting.accountants import epsilon
 from homo_dp.privacy.accounting.events import compose
-from homo_dp.privacy.accounting.filters import order_for
 from homo_dp.privacy.errors import BudgetExceeded, PrivacyError
 from homo_dp.privacy.moments import outer_products, second_moment, triangle_size
 from homo_dp.privacy.noise.grid import on_grid
@@ -172,26 +171,30 @@ def test_the_noise_of_the_training_is_solved_so_that_all_fits_in_the_target() ->
     assert plan.noise_multiplier > plain.plan(plain.facts.parties["a"]).noise_multiplier
 
 
-def test_what_was_released_before_the_run_is_solved_for_and_stated() -> None:
+def _estimate(noise: float) -> dict[int, RoundSum]:
+    return {1: RoundSum("rows", PrivateSum(1, 1.0, noise, 2000), "rows")}
+
+
+def test_estimates_in_the_first_rounds_are_solved_for_and_stated() -> None:
     config = small_config(privacy__noise_multiplier=None, privacy__target_epsilon=2.0)
     plain = small_mechanism(config, {"a": 2000})
-    later = type(plain)(config, replace(plain.facts, before=GaussianDpEvent(4.0)), plain.noise)
+    later = type(plain)(config, replace(plain.facts, estimates=_estimate(4.0)), plain.noise)
     plan = later.run.planned(later.facts.parties["a"])
-    spent, none_yet = (
-        epsilon_after(plan, "aggregator", plan.rounds),
-        epsilon_after(plan, "aggregator", 0),
+    spent, first = (
+        epsilon_after(plan, "aggregator", plan.all_rounds),
+        epsilon_after(plan, "aggregator", 1),
     )
     assert spent is not None
-    assert none_yet is not None
+    assert first is not None
     assert 0.99 * 2.0 <= spent.quoted <= 2.0
-    before = filtered_epsilon(GaussianDpEvent(4.0), order_for(2.0), plan.delta)
-    assert none_yet.quoted == pytest.approx(before)
+    assert first.quoted == pytest.approx(epsilon(GaussianDpEvent(4.0), plan.delta).quoted)
+    assert plan.kind_of(1) == "rows"
 
 
 def test_a_target_that_the_other_sums_use_up_is_refused() -> None:
     config = small_config(privacy__noise_multiplier=None, privacy__target_epsilon=0.5)
     plain = small_mechanism(config, {"a": 2000})
-    later = type(plain)(config, replace(plain.facts, before=GaussianDpEvent(1.0)), plain.noise)
+    later = type(plain)(config, replace(plain.facts, estimates=_estimate(1.0)), plain.noise)
     with pytest.raises(PrivacyError, match="beside training costs"):
         later.plan(later.facts.parties["a"])
 

@@ -66,7 +66,7 @@ class Hostile:
         member = SecureSumParty(self.roster, name, IDENTITIES[name].sign, self.files(name))
         sums = PartySums(RUN, member, found, rounds=3)
 
-        def build(plan: PlanJson, outbox: Outbox | MemoryOutbox) -> Party:
+        def build(plan: PlanJson, found: object, outbox: Outbox | MemoryOutbox) -> Party:
             return small_party(CONFIG, folder, name, mechanism, outbox, sums=sums)
 
         duty = PartyDuty(

@@ -1,6 +1,5 @@
 """What a party tells its operator while it waits, and that old news is not told."""
 
-from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -55,18 +54,6 @@ def test_a_party_that_has_the_plan_is_not_told_that_others_are_awaited(tmp_path:
     assert [text for text in said if "awaited" in text] == [
         f"run {RUN}: waiting, the others are awaited"
     ]
-
-
-@pytest.mark.parametrize(
-    ("run", "taken"), [("study", True), ("study-levels", False), ("study-levels-counts", False)]
-)
-def test_nothing_is_learnt_before_a_run_that_learns(run: str, taken: bool, tmp_path: Path) -> None:
-    """Steps of steps were priced apart: six of them spent 2.7 times the cap of one run."""
-    session = SmallRun(tmp_path, small_config(), "a").party_session("a")
-    session.duty.run, session.duty.has_learnt = run, lambda step: False
-    word = Message(run, 0, AGGREGATOR, "a", "status", {}, {"state": "learning", "reason": "levels"})
-    with pytest.raises(party_session.LearningFirst) if taken else nullcontext():
-        session.take(word)
 
 
 def test_a_party_gives_up_sooner_once_the_aggregator_has_stopped(

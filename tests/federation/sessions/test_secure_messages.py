@@ -2,14 +2,12 @@
 the planned sum.
 """
 
-from types import SimpleNamespace
-from typing import Any
-
 import pytest
 import torch
 
 from homo_dp.core.errors import MessageError
 from homo_dp.federation.protocol.messages import Message
+from homo_dp.federation.protocol.round_sums import RoundSum
 from homo_dp.federation.secure_sums.roster import Roster
 from homo_dp.federation.sessions import secure_messages
 from homo_dp.federation.sessions.secure_messages import (
@@ -70,7 +68,7 @@ def test_a_text_is_bounded_and_of_bytes() -> None:
 def test_noise_that_is_planned_for_another_roster_is_refused() -> None:
     def planned(parties: int) -> SumsOfRounds:
         share = NoiseShare(parties, dropouts=1, colluders=0)
-        asked: Any = SimpleNamespace(private_sum=PrivateSum(3, 1.0, 1.0, 100, share=share))
+        asked = RoundSum("rows", PrivateSum(3, 1.0, 1.0, 100, share=share), "rows")
         return SumsOfRounds(PrivateSum(5, 1.0, 1.0, 100, share=share), {2: asked})
 
     planned(4).check(roster(4))

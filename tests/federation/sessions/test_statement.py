@@ -4,17 +4,13 @@ all who drew noise.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from homo_dp.federation.sessions.statement import (
-    _LEARNT,
     _draws,
     privacy_statement,
     statement_lines,
 )
-from homo_dp.privacy.accounting.dp_event import GaussianDpEvent, SelfComposedDpEvent
 from homo_dp.privacy.noise.grid import neglected
 from tests.federation.small import FEATURES, small_config, small_mechanism
 
@@ -39,8 +35,6 @@ def test_every_sum_of_the_run_and_every_party_that_draws_noise_counts(
     rounds = 2 * (FEATURES + 2)  # weights, bias, and one for clip bits
     assert _draws(mechanism, "a", plan, 3) == (rounds + MOMENT) * draw
     assert _draws(mechanism, "a", plan, 1) == MOMENT * draw
-    learnt = replace(plan, before=SelfComposedDpEvent(GaussianDpEvent(9.0), 2))
-    assert _draws(mechanism, "a", learnt, 1) == (MOMENT + 2 * _LEARNT) * draw
     said = privacy_statement(
         mechanism, {"a": plan}, 3, {"a": 1.0}, private=True, secure_mode=True, declared_rows=True
     )

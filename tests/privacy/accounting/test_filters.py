@@ -11,7 +11,6 @@ from scipy.optimize import brentq
 from homo_dp.privacy.accounting.accountants import (
     calibrate,
     epsilon,
-    filtered_epsilon,
     renyi,
     renyi_epsilon,
 )
@@ -21,7 +20,6 @@ from homo_dp.privacy.accounting.filters import (
     best_order,
     epsilon_at_order,
     epsilon_left,
-    order_for,
 )
 from homo_dp.privacy.accounting.renyi_bounds import ORDERS
 from tests.privacy.adaptive_plans import adaptive_epsilon, least_noise
@@ -90,20 +88,6 @@ def test_all_is_left_before_the_first_release_and_nothing_after_the_last() -> No
     order = best_order(renyi({}), renyi({EVENT: 1}), 4.0, 1e-5)
     assert epsilon_left(spent, order, 4.0, 1e-5) == 0.0
     assert epsilon_left(spent, 12345.0, 4.0, 1e-5) == 0.0
-
-
-@pytest.mark.parametrize("claimed", [1.0, 4.0, 8.0])
-@pytest.mark.parametrize("share", [0.1, 0.5])
-def test_a_plan_that_is_chosen_after_an_answer_stays_within_what_is_claimed(
-    claimed: float, share: float
-) -> None:
-    first = calibrate(GaussianDpEvent, claimed, 1e-5) / math.sqrt(share)
-    answer = GaussianDpEvent(first)
-
-    def admitted(event: DpEvent) -> bool:
-        return filtered_epsilon(compose(answer, event), order_for(claimed), 1e-5) <= claimed
-
-    assert adaptive_epsilon(first, least_noise(admitted), 1e-5) <= claimed
 
 
 @pytest.mark.parametrize(("claimed", "found"), [(1.0, 1.17), (4.0, 4.3)])
