@@ -5,7 +5,7 @@ files.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -42,6 +42,7 @@ from homo_dp.federation.sessions.ledger_heads import LedgerHeads
 from homo_dp.federation.sessions.members import MOST_ROWS, Members, SessionRules
 from homo_dp.federation.sessions.plan import (
     PlanJson,
+    begun_without,
     difference,
     facts_for_aggregator,
     make_plan,
@@ -117,21 +118,6 @@ COHORT_NOTE = (
 )
 # of a round: in no output where cohorts are drawn in secret
 WHO = ("replied", "missing", "refused")
-
-
-def rows_note(config: Config, least: int) -> str | None:
-    """What to declare so that a run that tolerates a missing party can begin without one; None
-    where it can.
-    """
-    names = [each.name for each in config.federation.parties]
-    missing = [name for name in names if config.data.rows.get(name) is None]
-    needs = needs_declared_rows(config)
-    if least >= len(names) or needs is None or not missing:
-        return None
-    keys = ", ".join(f"data.rows.{name}" for name in missing)
-    return (
-        f"{needs}: the run can begin without a party only if its rows are declared here: set {keys}"
-    )
 
 
 class AggregatorProcess:
@@ -215,10 +201,9 @@ class AggregatorProcess:
                 )
                 rules = self._rules()
                 if plan is None:
-                    if (note := rows_note(config, rules.min_parties)) is not None:
-                        self.screen.warn(note)
                     members.open(rules)
-                    plan = self._plan({name: members.rows.get(name) for name in members.parties})
+                    plan = self._plan(members.parties, members.rows)
+                members.keep_to(plan["rows"])
                 config = self.config
                 found = None if saved is None else saved.facts.found
                 aggregator = self._aggregator(plan, folder.path, found)
@@ -304,19 +289,52 @@ class AggregatorProcess:
         delta = self.config.privacy.delta  # without one, it follows from what parties declare
         return MOST_ROWS if delta is None or not hidden else min(MOST_ROWS, most_rows(delta))
 
-    def _plan(self, joined: Mapping[str, int | None]) -> PlanJson:
+    @property
+    def _needs_rows(self) -> str | None:
+        """The setting that needs the row counts of all parties; None if there is none, or they are
+        privately estimated.
+        """
+        if self.given.data.counts == "private":
+            return None
+        return needs_declared_rows(self.given, chosen_mechanism(self.given))
+
+    def _plan(self, names: Collection[str], joined: Mapping[str, int | None]) -> PlanJson:
+        """The plan of a run, without those who have not joined where it needs their rows and
+        nobody declared them.
+        """
         declared = self.config.data.rows
         rows = {
-            name: declared.get(name) if count is None else count for name, count in joined.items()
+            name: declared.get(name) if joined.get(name) is None else joined[name] for name in names
         }
+        needs = self._needs_rows
+        left_out = [name for name in names if needs and name not in joined and rows[name] is None]
+        if left_out:
+            keys = ", ".join(f"data.rows.{name}" for name in left_out)
+            self.screen.warn(
+                f"run {self.run_id}: begins and goes on without {', '.join(left_out)}; "
+                f"{chosen_mechanism(self.config)} needs the rows of all parties, so one that comes "
+                f"late is waited for only if {keys} is declared here"
+            )
+        rows = {name: count for name, count in rows.items() if name not in left_out}
+        self.given = begun_without(self.given, left_out)
         self._settle(rows)
         return make_plan(self.job, rows, self.encoding.to_json())
 
     def _same_plan(self, plan: PlanJson) -> PlanJson:
+        declared = self.config.data.rows
+        needs = self._needs_rows
+        left_out = [
+            name
+            for name in self.sealer.allowed
+            if needs and name not in plan["rows"] and declared.get(name) is None
+        ]
+        self.given = begun_without(self.given, left_out)
         self._settle(plan["rows"])
         kept = read_plan(plan)  # one of an earlier version lacks keys that have a default
         changed = difference(kept, make_plan(self.job, plan["rows"], self.encoding.to_json()))
-        before, now = (", ".join(sorted(names)) for names in (plan["rows"], self.sealer.allowed))
+        before, now = (
+            ", ".join(sorted(names)) for names in ([*plan["rows"], *left_out], self.sealer.allowed)
+        )
         if before != now:
             changed = f"federation.parties={before} became {now}"
         if changed is not None:
@@ -362,8 +380,10 @@ class AggregatorProcess:
     def _rules(self) -> SessionRules:
         federation, privacy = self.config.federation, self.config.privacy
         least = federation.min_parties or len(federation.parties)
-        if federation.min_parties is None and isinstance(privacy, SharedNoiseKeys):
-            least -= privacy.tolerated_dropouts if privacy.secure_aggregation else 0
+        if isinstance(privacy, SharedNoiseKeys) and privacy.secure_aggregation:
+            # with fewer the masks cannot be taken off
+            fewest = len(federation.parties) - privacy.tolerated_dropouts
+            least = max(federation.min_parties or fewest, fewest)
         return SessionRules(least, federation.round_timeout, federation.on_missing == "stop")
 
     def _aggregator(

@@ -68,7 +68,7 @@ def aggregator_sums(
 
 
 def _roster(run: str, keys: Mapping[str, PublicKey], share: NoiseShare, plan: PlanJson) -> Roster:
-    identities = {name: key.raw[:32] for name, key in keys.items()}
+    identities = {name: key.raw[:32] for name, key in keys.items() if name in plan["rows"]}
     return Roster(run, identities, share.dropouts, share.colluders, plan_digest(plan))
 
 

@@ -1,7 +1,8 @@
 """Faults inside a process under test, between homo_dp and the operating system or its peers.
 
 `failing_calls` makes calls below a folder fail while a mark is there, as a share does whose server
-is away, or a full disk. `bent_answers` makes a party of masked sums send broken answers.
+is away, or a full disk. `bent_answers` makes a party of masked sums send broken answers, and
+`bent_on_the_wire` alters messages after they were sealed.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any
 
 from homo_dp.federation.protocol.messages import Message
 from homo_dp.federation.sessions.secure_answers import PartySums
+from homo_dp.transport.sealing import Sealed, Sealer
 
 CALLS = ("open", "rename", "replace", "scandir", "listdir", "unlink", "mkdir", "stat", "chmod")
 WRITING = ("rename", "replace", "mkdir", "open")
@@ -69,3 +71,17 @@ def bent_answers(kind: str, times: int) -> None:
         return replace(answer, tensors={**answer.tensors, first: tensor[:-1]})
 
     PartySums.handle = handle  # type: ignore[method-assign]
+
+
+def bent_on_the_wire(kind: str) -> None:
+    """Let all sealed messages of a kind arrive with their last bytes cut."""
+    real = Sealer.seal
+
+    def seal(self: Sealer, message: Message, *arguments: Any, **named: Any) -> Sealed:
+        found = real(self, message, *arguments, **named)
+        if message.kind != kind:
+            return found
+        content = b"".join(found.pieces)[:-9]
+        return Sealed(iter([content]), len(content), found.tag)
+
+    Sealer.seal = seal  # type: ignore[method-assign]

@@ -13,6 +13,7 @@ from homo_dp.privacy.accounting.accountants import epsilon
 from homo_dp.privacy.accounting.events import compose, from_json
 from tests.processes.parts import PARTIES, Cluster, ledger_rows
 from tests.processes.surviving import Victim, survive
+from tests.processes.test_masks_killed import with_a_dropout
 from tests.processes.zygote import Zygote
 from tests.transport.nats_server import NatsServer
 
@@ -198,6 +199,43 @@ def test_masks_over_nats_with_kills(tmp_path: Path, zygote: Zygote) -> None:
         survive(cluster, victims, 100)
     assert [victim.unused for victim in victims] == [[], []]
     check_complete(tmp_path)
+
+
+@pytest.mark.parametrize("masked", [True, False])
+@pytest.mark.parametrize("gone", ["never starts", "bent join"])
+def test_a_run_begins_without_a_party_whose_rows_nobody_declared(
+    tmp_path: Path, zygote: Zygote, gone: str, masked: bool
+) -> None:
+    """The aggregator ended with an error after `round_timeout`, though one may be missing."""
+    with with_a_dropout(tmp_path, zygote, None, rounds=2) as cluster:
+        cluster.change(AGGREGATOR, "federation", round_timeout=8, min_parties=2)
+        if not masked:
+            for name in (AGGREGATOR, *PARTIES):
+                kept = cluster.configs[name]["privacy"].items()
+                own = {key: value for key, value in kept if key in ("mechanism", "ledger")}
+                cluster.configs[name] = {**cluster.configs[name], "privacy": own}
+        if gone == "bent join":
+            cluster.shims["party_3"] = {"bent_on_the_wire": [["join"]]}
+            cluster.change("party_3", "party", patience=60)
+        for name in (AGGREGATOR, *PARTIES):
+            if name != "party_3" or gone == "bent join":
+                cluster.start(name)
+        for name in (AGGREGATOR, "party_1", "party_2"):
+            assert cluster.processes[name].wait(90) == 0, cluster.log(name)
+        assert "begins and goes on without party_3" in cluster.log(AGGREGATOR)
+        # who comes late pays for nothing
+        cluster.shims.clear()
+        cluster.stop()
+        cluster.change("party_3", "party", patience=10)
+        assert cluster.start("party_3").wait(60) != 0
+    indicators = json.loads((tmp_path / AGGREGATOR / "out" / "indicator.json").read_text())
+    assert indicators["rounds_counted"] == 2
+    assert set(indicators["privacy"]["parties"]) == {"party_1", "party_2"}
+    for name in PARTIES[:2]:
+        rows = ledger_rows(tmp_path / name / "ledger.sqlite")
+        assert [row.round for row in rows if row.kind == "update"] == [1, 2]
+    late = tmp_path / "party_3" / "ledger.sqlite"
+    assert not late.exists() or ledger_rows(late) == []
 
 
 @pytest.mark.parametrize("parties", [{}, {"party_1": None}])

@@ -60,11 +60,13 @@ def test_every_step_may_be_the_last_of_a_process(
     assert check(tmp_path)
 
 
-def with_a_dropout(folder: Path, zygote: Zygote, nats: NatsServer | None) -> Cluster:
+def with_a_dropout(
+    folder: Path, zygote: Zygote, nats: NatsServer | None, rounds: int = ROUNDS
+) -> Cluster:
     """Three parties of whom one may be missing and none colludes: the smallest with every
     message of the protocol.
     """
-    cluster = Cluster(folder, nats, ROUNDS, zygote)
+    cluster = Cluster(folder, nats, rounds, zygote)
     masks = {
         "mechanism": "dp_fedsgd",
         "secure_aggregation": True,

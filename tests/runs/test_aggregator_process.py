@@ -17,7 +17,7 @@ from homo_dp.federation.protocol.messages import Message
 from homo_dp.federation.protocol.transport import Transport
 from homo_dp.models.files import read_card
 from homo_dp.privacy.errors import PrivacyError
-from homo_dp.runs.aggregator_process import AggregatorProcess, rows_note
+from homo_dp.runs.aggregator_process import AggregatorProcess
 from homo_dp.runs.party_process import PartyProcess
 from homo_dp.runs.processes import open_transport, party_sealer
 from tests.processes.parts import PARTIES, RUN, Cluster, ledger_rows
@@ -27,23 +27,6 @@ from tests.processes.zygote import Zygote
 
 def _aggregator(cluster: Cluster) -> AggregatorProcess:
     return AggregatorProcess(config_from(cluster.configs[AGGREGATOR]), Screen(quiet=True))
-
-
-def test_an_aggregator_says_before_it_waits_which_rows_a_run_without_a_party_needs(
-    tmp_path: Path, zygote: Zygote
-) -> None:
-    """It ended after ``round_timeout``, with an error about the party that had not joined."""
-    cluster = with_a_dropout(tmp_path, zygote, None)
-    note = rows_note(config_from(cluster.configs[AGGREGATOR]), 2)
-    assert note is not None
-    assert note.startswith("privacy.mechanism=dp_fedsgd: the run can begin without a party only")
-    assert note.endswith("set data.rows.party_1, data.rows.party_2, data.rows.party_3")
-    cluster.change(AGGREGATOR, "data", rows=dict.fromkeys(PARTIES, 150))
-    config = config_from(cluster.configs[AGGREGATOR])
-    assert rows_note(config, 2) is None
-    assert rows_note(config, 3) is None
-    plain = Cluster(tmp_path / "plain", rounds=1)  # whose algorithm is chosen by rule
-    assert rows_note(config_from(plain.configs[AGGREGATOR]), 2) is None
 
 
 def test_a_run_from_its_first_join_to_its_files(tmp_path: Path) -> None:
@@ -117,6 +100,8 @@ def test_parties_that_may_be_missing_are_not_waited_for_unless_the_config_says_s
     assert _aggregator(cluster)._rules().min_parties == 2
     cluster.change(AGGREGATOR, "federation", min_parties=3)
     assert _aggregator(cluster)._rules().min_parties == 3
+    cluster.change(AGGREGATOR, "federation", min_parties=1)  # whose sum could not be opened
+    assert _aggregator(cluster)._rules().min_parties == 2
 
 
 def test_a_message_may_be_as_large_as_the_model_needs(tmp_path: Path) -> None:

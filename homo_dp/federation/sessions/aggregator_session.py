@@ -408,7 +408,11 @@ class AggregatorSession:
         """Do not let parties spend budget on rounds that cannot count, because too many others
         refused.
         """
-        refusals = self.members.refusals
+        refusals = {
+            party: reason
+            for party, reason in self.members.refusals.items()
+            if party in self.members.parties  # a late party that the plan does not list refuses it
+        }
         if len(self.members.parties) - len(refusals) < self.rules.min_parties:
             said = ", ".join(f"{party} ({reason})" for party, reason in refusals.items())
             cure = (

@@ -100,6 +100,10 @@ class Members:
             else:
                 self.transport.done(message)
 
+    def keep_to(self, planned: Collection[str]) -> None:
+        """The run has begun, with the parties of its plan alone: no other is waited for or asked."""
+        self.parties = tuple(party for party in self.parties if party in planned)
+
     def opened(self) -> None:
         """The plan is on disk: those who joined need not say so again."""
         for message in self._held:

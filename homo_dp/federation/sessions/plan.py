@@ -10,15 +10,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from homo_dp.config.base import is_import_path
+from homo_dp.config.layers import put
 from homo_dp.config.load import config_from
 from homo_dp.config.mechanisms import BUILT_IN, capabilities_of
 from homo_dp.config.mechanisms import SECTIONS as MECHANISM_SECTIONS
 from homo_dp.config.metrics import MetricsConfig
-from homo_dp.config.privacy import EVERY_KEY, every_key
+from homo_dp.config.privacy import EVERY_KEY, SharedNoiseKeys, every_key, masks_problem
 from homo_dp.config.schema import Config, DataConfig
 from homo_dp.core.errors import ConfigError, DataError
 from homo_dp.federation.mechanisms.base import (
@@ -155,6 +156,7 @@ def agree(own: Config, plan: PlanJson) -> Config:
     """
     plan = read_plan(plan)
     try:
+        _check_listed(own, plan)
         _check_code(own, plan)
         _check_protection(own, plan)
         _check_caps(own, plan)
@@ -284,13 +286,41 @@ def facts_for_aggregator(
     )
 
 
-def needs_declared_rows(config: Config) -> str | None:
+def needs_declared_rows(config: Config, mechanism: str | None = None) -> str | None:
     """The setting that cannot work while a party keeps its row count to itself; None if there is
-    none.
+    none. ``mechanism`` is the one that rules will choose, where they do.
     """
     if config.train.weighting == "rows":
         return "train.weighting=rows"
-    return capabilities(config).rows_are_needed(config)
+    found = capabilities(config) if mechanism is None else mechanism_class(mechanism).capabilities
+    return found.rows_are_needed(config)
+
+
+def begun_without(config: Config, missing: Collection[str]) -> Config:
+    """The config of a run whose plan does not list these parties: each counts as one of
+    ``privacy.tolerated_dropouts``, so the sum has as many sharers of its noise as before.
+    """
+    privacy = config.privacy
+    if not missing or not isinstance(privacy, SharedNoiseKeys) or not privacy.secure_aggregation:
+        return config
+    fewer = privacy.tolerated_dropouts - len(missing)
+    parties = len(config.federation.parties)
+    if problem := masks_problem(parties - len(missing), fewer, privacy.tolerated_colluders):
+        raise ConfigError(problem)
+    tree = config.model_dump(mode="json", exclude_unset=True)
+    put(tree, ("privacy", "tolerated_dropouts"), fewer)
+    return config_from(tree)
+
+
+def _check_listed(own: Config, plan: PlanJson) -> None:
+    name = own.party.name
+    if name is not None and name not in plan["rows"]:
+        raise PlanRefused(
+            "roster",
+            f"the plan does not list {name}: the run began without this party, whose rows the "
+            f"aggregator does not know; be there from the start, or agree on data.rows.{name} in "
+            "its config",
+        )
 
 
 def _check_code(own: Config, plan: PlanJson) -> None:
@@ -381,17 +411,25 @@ def _check_shared_noise(own: Config, plan: PlanJson) -> None:
         )
     members = {member.name: member.public_key for member in own.federation.parties}
     alone = own.party.name is None  # all parties in one process, which makes their keys
+    missing = len(members) - len(plan["rows"])
+    # who is not in the plan counts as a dropout, of so many as a plan of all parties can tolerate
+    tolerated = asked["tolerated_dropouts"] + missing
     listed = (
-        set(members) == set(plan["rows"])
+        set(members) >= set(plan["rows"])
         and own.party.name in members
         and None not in members.values()
+        and (
+            not missing
+            or masks_problem(len(members), tolerated, asked["tolerated_colluders"]) is None
+        )
     )
     if not alone and not listed:
         raise PlanRefused(
             "roster",
-            "federation.parties: must list exactly the parties of the plan, this one too, each "
-            "with its public_key, in this party's own config; it has "
-            f"{', '.join(members) or 'none'}, the plan {', '.join(plan['rows'])}",
+            "federation.parties: must list exactly the parties of the plan, and as many that are "
+            "not there as masked sums can tolerate, this one too, each with its public_key, in "
+            f"this party's own config; it has {', '.join(members) or 'none'}, the plan "
+            f"{', '.join(plan['rows'])}",
         )
     least = every_key(own.privacy)["tolerated_colluders"]
     if asked["tolerated_colluders"] < least:

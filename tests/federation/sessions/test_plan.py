@@ -8,12 +8,13 @@ import pytest
 
 from homo_dp.config.load import load_config
 from homo_dp.config.schema import Config
-from homo_dp.core.errors import DataError
+from homo_dp.core.errors import ConfigError, DataError
 from homo_dp.data.public_encoding import public_encoding
 from homo_dp.federation.mechanisms.base import PartyFacts
 from homo_dp.federation.sessions.plan import (
     PlanRefused,
     agree,
+    begun_without,
     check_encoding,
     check_price,
     difference,
@@ -278,15 +279,46 @@ def secure_plan(**overrides: Any) -> dict[str, Any]:
     return make_plan(config(**asked), dict.fromkeys(MEMBERS, 100), ENCODING)
 
 
-def test_masks_are_agreed_to_with_exactly_the_peers_of_the_partys_own_config() -> None:
+def test_masks_are_agreed_to_with_the_peers_of_the_partys_own_config() -> None:
     own = config(party__name="a", federation__parties=MEMBERS)
     agreed = agree(own, secure_plan())
     assert agreed.privacy.model_dump()["secure_aggregation"] is True
-    for members in ({}, {"a": "x", "b": "y"}, {**MEMBERS, "d": "x"}, {**MEMBERS, "c": None}):
+    many = MEMBERS | dict.fromkeys("def", "x")
+    for members in ({}, {"a": "x", "b": "y"}, many, {**MEMBERS, "c": None}):
         assert (
             refusal(config(party__name="a", federation__parties=members), secure_plan()) == "roster"
         )
     assert refusal(own, secure_plan(privacy__tolerated_colluders=0)) == "roster"
+
+
+def test_a_plan_may_lack_as_many_peers_as_masks_can_tolerate() -> None:
+    members = {**MEMBERS, "d": "x4", "e": "x5"}
+    members = {name: f"key {name}" for name in members}
+    own = config(party__name="a", federation__parties=members)
+    masks = {"privacy__tolerated_colluders": 0}
+    asked = {"privacy__mechanism": "dp_fedsgd", "privacy__secure_aggregation": True, **masks}
+
+    def plan(names: str, dropouts: int = 0) -> dict[str, Any]:
+        job = config(**asked, privacy__tolerated_dropouts=dropouts)
+        return make_plan(job, dict.fromkeys(names, 100), ENCODING)
+
+    own = own.model_copy(update={"privacy": config(**asked).privacy})
+    assert agree(own, plan("abcd", 1)).privacy.model_dump()["tolerated_dropouts"] == 1
+    agree(own, plan("abc"))
+    for refused in (plan("ab"), plan("abc", 1), plan("abcx"), plan("bcde")):
+        assert refusal(own, refused) == "roster"
+
+
+def test_a_run_that_begins_without_a_party_has_as_many_sharers_of_its_noise() -> None:
+    asked = {"privacy__mechanism": "dp_fedsgd", "privacy__secure_aggregation": True}
+    masks = {"privacy__tolerated_dropouts": 2, "privacy__tolerated_colluders": 0}
+    members = {name: f"key {name}" for name in "abcde"}
+    whole = config(**asked, **masks, federation__parties=members)
+    found = begun_without(whole, ["e"]).privacy.model_dump()["tolerated_dropouts"]
+    assert 4 - found == 5 - 2
+    with pytest.raises(ConfigError, match="tolerated_dropouts=-1"):
+        begun_without(whole, ["c", "d", "e"])
+    assert begun_without(config(), ["c"]) == config()
 
 
 def test_shared_noise_is_not_calibrated_by_one_party_alone() -> None:
