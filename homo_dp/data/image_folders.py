@@ -9,12 +9,13 @@ another table. Only files that the table lists are opened; nothing is unpacked t
 from __future__ import annotations
 
 import io
+import math
 import tempfile
 import zipfile
 from collections.abc import Callable
 from os import PathLike
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -44,18 +45,41 @@ def is_image_folder(path: str | PathLike[str]) -> bool:
     return place.suffix.lower() == ".zip"
 
 
-def read_image_folder(path: str | PathLike[str], label: str) -> tuple[np.ndarray, pd.DataFrame]:
-    """Pixels (rows, channels, height, width) and the annotations; the column ``y`` becomes
-    ``label``.
+Shape = tuple[int, ...]  # channels, height, width
+
+
+class ImageFolder(NamedTuple):
+    """Pixels (rows, channels, height, width) and the annotations of the same rows."""
+
+    pixels: np.ndarray
+    frame: pd.DataFrame
+    left_out: int = 0  # lines of the annotations without a usable image
+    misfit: str | None = None  # what is wrong with the first of them
+
+
+def read_image_folder(
+    path: str | PathLike[str], label: str, known: Shape | None = None
+) -> ImageFolder:
+    """All images that the annotations list; the column ``y`` becomes ``label``.
+
+    Args:
+        path: the folder or zip.
+        label: the name of the label column.
+        known: the shape that each image must have. A line whose image is not there, is not
+            readable or has another shape is then left out; None: that of the first, and such a
+            line is refused.
+
+    Raises:
+        DataError: the source cannot be read, or a line is refused.
     """
     place, _, named = str(path).partition("#")
     if not Path(place).exists():
         raise DataError(f"{place}: no such folder or zip; check the path")
     try:
         if Path(place).is_dir():
-            return _read(place, named, label, _folder(Path(place)))
+            return _read(place, named, label, _folder(Path(place)), known)
         with zipfile.ZipFile(place) as archive:
-            return _read(place, named, label, _zip(archive))
+            return _read(place, named, label, _zip(archive), known)
     except DataError:
         raise
     except MemoryError:
@@ -96,50 +120,69 @@ def _zip(archive: zipfile.ZipFile) -> Opened:
     return read
 
 
-def _read(place: str, named: str, label: str, opened: Opened) -> tuple[np.ndarray, pd.DataFrame]:
-    frame = _annotations(place, named, opened)
+def _read(place: str, named: str, label: str, opened: Opened, known: Shape | None) -> ImageFolder:
+    frame = _annotations(place, named, opened, may_be_empty=known is not None)
     if FILE_NAME not in frame.columns:
         raise DataError(
             f"{place}: its annotations have no column {FILE_NAME!r}; they need {FILE_NAME},y"
         )
     if label != "y" and "y" in frame.columns and label not in frame.columns:
         frame = frame.rename(columns={"y": label})
-    pixels: np.ndarray | None = None
+    if "id" not in frame.columns:
+        frame.insert(0, "id", frame[FILE_NAME])
+    pixels = None if known is None else _room(place, len(frame), known)
+    there, misfit = np.ones(len(frame), dtype=bool), None
     for at, name in enumerate(frame[FILE_NAME].astype(str)):
         try:
-            image = _decoded(opened(name))
-        except KeyError:
-            raise DataError(
-                f"{place}: {name!r} of the annotations is not there; correct the table"
-            ) from None
-        except Exception as error:  # Pillow's decoders raise many kinds of errors on damaged files
-            raise DataError(
-                f"{place}: {name!r} is not a readable image ({reason(error)}); remove its line"
-            ) from None
+            image = _image(place, name, opened, None if pixels is None else pixels.shape[1:])
+        except DataError as error:
+            if known is None:
+                raise
+            there[at], misfit = False, misfit or str(error)
+            continue
         if pixels is None:
-            if (problem := too_large(image.size * len(frame))) is not None:
-                raise DataError(f"{place}: {problem}; split it")
-            pixels = np.empty((len(frame), *image.shape), dtype=np.uint8)
-        if image.shape != pixels.shape[1:]:
-            raise DataError(
-                f"{place}: {name!r} has shape {image.shape}, the first image {pixels.shape[1:]}; "
-                "resize them"
-            )
+            pixels = _room(place, len(frame), image.shape)
         pixels[at] = image
     if pixels is None:
         raise DataError(f"{place}: its annotations have no rows")
-    if "id" not in frame.columns:
-        frame.insert(0, "id", frame[FILE_NAME])
-    return pixels, frame
+    if misfit is None:
+        return ImageFolder(pixels, frame)
+    return ImageFolder(pixels[there], frame[there], int((~there).sum()), misfit)
 
 
-def _annotations(place: str, named: str, opened: Opened) -> pd.DataFrame:
+def _room(place: str, count: int, shape: Shape) -> np.ndarray:
+    if (problem := too_large(count * math.prod(shape))) is not None:
+        raise DataError(f"{place}: {problem}; split it")
+    return np.empty((count, *shape), dtype=np.uint8)
+
+
+def _image(place: str, name: str, opened: Opened, shape: Shape | None) -> np.ndarray:
+    """One image, of the shape of the others."""
+    try:
+        image = _decoded(opened(name))
+    except KeyError:
+        raise DataError(
+            f"{place}: {name!r} of the annotations is not there; correct the table"
+        ) from None
+    except Exception as error:  # Pillow's decoders raise many kinds of errors on damaged files
+        raise DataError(
+            f"{place}: {name!r} is not a readable image ({reason(error)}); remove its line"
+        ) from None
+    if shape is not None and image.shape != shape:
+        raise DataError(
+            f"{place}: {name!r} has shape {image.shape}, the others have {tuple(shape)}; "
+            "resize them"
+        )
+    return image
+
+
+def _annotations(place: str, named: str, opened: Opened, *, may_be_empty: bool) -> pd.DataFrame:
     folder = Path(place)
     beside = Path(named) if named else _beside(folder)
     if named and not beside.is_file() and (folder.parent / named).is_file():
         beside = folder.parent / named
     if named or beside.is_file():
-        return read_table(beside)
+        return read_table(beside, may_be_empty=may_be_empty)
     try:
         content = opened(ANNOTATIONS)
     except KeyError:
@@ -156,7 +199,7 @@ def _annotations(place: str, named: str, opened: Opened) -> pd.DataFrame:
         table = Path(unpacked) / ANNOTATIONS
         table.write_bytes(content)
         try:
-            return read_table(table)
+            return read_table(table, may_be_empty=may_be_empty)
         except DataError as error:  # which names the file that is gone in a moment
             raise DataError(str(error).replace(str(table), f"{place}: {ANNOTATIONS}")) from None
 

@@ -47,6 +47,8 @@ class Images:
     pixels: np.ndarray
     frame: pd.DataFrame
     holds_test: bool = False  # by the names of its arrays (x_test)
+    left_out: int = 0  # rows of a folder or zip without a usable image; not among these
+    misfit: str | None = None  # what is wrong with the first of them
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -83,12 +85,18 @@ def is_there(path: str) -> bool:
     )
 
 
-def read_images(path: str | PathLike[str], label: str = "y") -> Images:
+def read_images(
+    path: str | PathLike[str], label: str = "y", known: tuple[int, ...] | None = None
+) -> Images:
     """All images of a file; the label column of the frame is named `label` and absent if the
     file has no labels.
+
+    With the shape `known`, a line of a folder or zip whose image cannot be used is left out, and
+    there may be no lines at all (`read_image_folder`).
     """
     if is_image_folder(path):
-        return Images(*read_image_folder(path, label))
+        pixels, frame, left_out, misfit = read_image_folder(path, label, known)
+        return Images(pixels, frame, left_out=left_out, misfit=misfit)
     file = checked(path)
     try:
         images = (

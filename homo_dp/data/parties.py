@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
     from homo_dp.config.data import DataConfig
     from homo_dp.config.schema import Config
+
+ImageShape = tuple[int, int, int]  # channels, height, width
 
 __all__ = ["Federation", "PartyData", "Table", "iter_tables", "load_federation"]
 
@@ -66,7 +68,12 @@ class Federation:
 
 
 def load_federation(
-    config: Config, seed: int | None = None, only: str | None = None, *, leave_out: bool = False
+    config: Config,
+    seed: int | None = None,
+    only: str | None = None,
+    *,
+    leave_out: bool = False,
+    image_shape: ImageShape | None = None,
 ) -> Federation:
     """Read, encode and split the configured tables; `only` keeps one party (and reads only its file
     if it has one).
@@ -79,6 +86,8 @@ def load_federation(
         seed: decides which rows are held out; None: that of the config.
         only: the one party to keep.
         leave_out: leave out rows that do not fit, each by itself.
+        image_shape: of the images of the party when it started; with `leave_out`, one of another
+            shape or that cannot be read is such a row.
 
     Returns:
         The parties' tables, and what is public about them.
@@ -96,9 +105,10 @@ def load_federation(
     """
     seed = config.train.seed if seed is None else seed
     if config.data.embedded is not None and not config.data.files:
-        encoding, held = _embedded(config, seed, leave_out)
+        encoding, held = _embedded(config, seed, _Reading(leave_out, image_shape))
     else:
-        encoding, held = _from_files(config, seed, only, leave_out)
+        how = _Reading(leave_out, image_shape)
+        encoding, held = _from_files(config, seed, only, how)
     names = [one.share.party for one in held]
     if only is not None and only not in names and leave_out and held:
         nobody, rows = np.arange(0), held[0]
@@ -122,9 +132,9 @@ def load_federation(
     )
 
 
-def party_encoding(config: Config, party: str) -> Encoding:
+def party_encoding(config: Config, party: str, image_shape: ImageShape | None = None) -> Encoding:
     """The encoding of one party's table, from the config and the names of its columns; no row is
-    looked at.
+    looked at. Images have the shape of the config, else `image_shape`, else that of the file.
     """
     data = config.data
     if data.embedded is not None and not data.files:
@@ -133,7 +143,8 @@ def party_encoding(config: Config, party: str) -> Encoding:
         raise DataError(
             "data.files is empty; give {party: path}, or data.embedded: breast_cancer to try it out"
         )
-    return file_encoding(config, data.files.get(party) or next(iter(data.files.values())))
+    path = data.files.get(party) or next(iter(data.files.values()))
+    return file_encoding(config, path, image_shape)
 
 
 def encoding_of(config: Config) -> Encoding:
@@ -193,14 +204,22 @@ class _Held:
     test: Rows
 
 
-def _embedded(config: Config, seed: int, leave_out: bool) -> tuple[Encoding, list[_Held]]:
+@dataclass(frozen=True)
+class _Reading:
+    """How the rows of a file are read (`load_federation`)."""
+
+    leave_out: bool
+    image_shape: ImageShape | None
+
+
+def _embedded(config: Config, seed: int, how: _Reading) -> tuple[Encoding, list[_Held]]:
     bundled, encoding, config = _embedded_encoding(config)
     source = f"embedded {bundled.name}"
     test = _test_path(config.data)
     rows = encode_rows(
-        bundled.frame, None, encoding, config.data, source, public=True, leave_out=leave_out
+        bundled.frame, None, encoding, config.data, source, public=True, leave_out=how.leave_out
     )
-    tests = None if test is None else _load(test, encoding, config.data, leave_out, test=True)
+    tests = None if test is None else _load(test, encoding, config.data, how, test=True)
     return encoding, [
         _Held(share, rows, tests or rows) for share in split_rows(config.data, rows, tests, seed)
     ]
@@ -222,7 +241,7 @@ def _embedded_encoding(config: Config) -> tuple[EmbeddedSet, Encoding, Config]:
 
 
 def _from_files(
-    config: Config, seed: int, only: str | None, leave_out: bool
+    config: Config, seed: int, only: str | None, how: _Reading
 ) -> tuple[Encoding, list[_Held]]:
     data = config.data
     if not data.files:
@@ -230,14 +249,14 @@ def _from_files(
             "data.files is empty; give {party: path}, or data.embedded: breast_cancer to try it out"
         )
     if only is not None and data.one_table is None and only in data.files:
-        encoding = file_encoding(config, data.files[only])
-        return encoding, [_party_file(data, only, data.files[only], encoding, seed, leave_out)]
-    encoding = file_encoding(config, next(iter(data.files.values())))
+        encoding = file_encoding(config, data.files[only], how.image_shape)
+        return encoding, [_party_file(data, only, data.files[only], encoding, seed, how)]
+    encoding = file_encoding(config, next(iter(data.files.values())), how.image_shape)
     if data.one_table is not None:
         test = _test_path(data)
-        rows = _load(data.one_table, encoding, data, leave_out, test=False)
-        tests = None if test is None else _load(test, encoding, data, leave_out, test=True)
-        shares = split_rows(data, rows, tests, seed, leave_out=leave_out)
+        rows = _load(data.one_table, encoding, data, how, test=False)
+        tests = None if test is None else _load(test, encoding, data, how, test=True)
+        shares = split_rows(data, rows, tests, seed, leave_out=how.leave_out)
         if [share.party for share in shares] == [ALONE]:
             shares = [Share(next(iter(data.files)), shares[0].train, shares[0].test)]
         return encoding, [_Held(share, rows, tests or rows) for share in shares]
@@ -246,25 +265,24 @@ def _from_files(
             # each party's own columns, as it checks them in a process of its own
             file_encoding(config, path)
     held = [
-        _party_file(data, party, path, encoding, seed, leave_out)
-        for party, path in data.files.items()
+        _party_file(data, party, path, encoding, seed, how) for party, path in data.files.items()
     ]
     if isinstance(data.test_file, str):
-        shared = _load(data.test_file, encoding, data, leave_out, test=True)
+        shared = _load(data.test_file, encoding, data, how, test=True)
         held = _deal_test(data, held, shared, seed)
     return encoding, held
 
 
 def _party_file(
-    data: DataConfig, party: str, path: str, encoding: Encoding, seed: int, leave_out: bool
+    data: DataConfig, party: str, path: str, encoding: Encoding, seed: int, how: _Reading
 ) -> _Held:
     """One party with its own file; its test rows are its own too, unless one test file serves
     everybody.
     """
-    rows = _load(path, encoding, data, leave_out, test=False)
+    rows = _load(path, encoding, data, how, test=False)
     everything = np.arange(len(rows))
     if isinstance(data.test_file, dict) and party in data.test_file:
-        test = _load(data.test_file[party], encoding, data, leave_out, test=True)
+        test = _load(data.test_file[party], encoding, data, how, test=True)
         return _Held(Share(party, everything, np.arange(len(test))), rows, test)
     if data.test_file is not None:
         return _Held(Share(party, everything, everything[:0]), rows, rows)
@@ -307,21 +325,26 @@ def _test_path(data: DataConfig) -> str | None:
     return data.test_file
 
 
-def file_encoding(config: Config, path: str) -> Encoding:
+def file_encoding(config: Config, path: str, image_shape: ImageShape | None = None) -> Encoding:
     """The encoding of one file by the config; of a table only the header is read."""
     image = config.data.image
     shape = image.shape if image is not None else None
     if is_image_file(path):
-        return image_encoding(config, shape or read_images(path, config.data.label).shape)
+        found = shape or image_shape or read_images(path, config.data.label).shape
+        return image_encoding(config, found)
     return table_encoding(config, header(path, csv_form(config.data)), masked(path), shape)
 
 
-def _load(path: str, encoding: Encoding, data: DataConfig, leave_out: bool, *, test: bool) -> Rows:
+def _load(path: str, encoding: Encoding, data: DataConfig, how: _Reading, *, test: bool) -> Rows:
+    leave_out = how.leave_out
     if is_image_file(path):
-        images = read_images(path, data.label)
+        images = read_images(path, data.label, how.image_shape if leave_out else None)
         if not test and data.split_column is None and images.holds_test:
             raise DataError(f"{path}: its x_test would be trained on; say data.split_column=split")
-        return encode_rows(images.frame, images.pixels, encoding, data, path, leave_out=leave_out)
+        rows = encode_rows(images.frame, images.pixels, encoding, data, path, leave_out=leave_out)
+        return replace(
+            rows, left_out=rows.left_out + images.left_out, misfit=images.misfit or rows.misfit
+        )
     frame = read_table(path, csv_form(data), may_be_empty=leave_out)
     return encode_rows(frame, None, encoding, data, masked(path), leave_out=leave_out)
 

@@ -127,7 +127,7 @@ class PartyProcess:
         self.name = self.sealer.name
         self.own = config = with_client_rows(config, self.name)
         _check_files(config, self.name)
-        self.rows_at_start = check_own_rows(config, self.name)
+        self.rows_at_start, self.image_shape = check_own_rows(config, self.name)
         _check_delta(config, self.name, self.rows_at_start)
         self.noise = noise_source(config)
         self.ledger = Ledger(config.privacy.ledger)
@@ -214,13 +214,17 @@ class PartyProcess:
             check_work(own, config, self.name)
             check_count(own, config, self.name)
             with self._readable():
-                encoding = party_encoding(config, self.name)
+                encoding = party_encoding(config, self.name, self.image_shape)
             if found is None:
                 check_encoding(plan, encoding.to_json())
             self._check_size(config, encoding)
         with self._readable():
             federation = load_federation(
-                stage.reading, self.own.train.seed, only=self.name, leave_out=True
+                stage.reading,
+                self.own.train.seed,
+                only=self.name,
+                leave_out=True,
+                image_shape=self.image_shape,
             )
         held = federation.parties[self.name]
         rows = self._rows(own, config, held)

@@ -234,9 +234,10 @@ def test_a_table_that_cannot_be_read_any_more_is_not_refused(
 
 
 @pytest.mark.parametrize("image", ["damaged.png", "larger.png", "nowhere.png"])
-def test_an_image_that_cannot_be_used_any_more_is_not_refused(
+def test_an_image_that_cannot_be_used_any_more_is_left_out(
     hostile: Hostile, tmp_path: Path, image: str
 ) -> None:
+    """One image ended the process, which the aggregator saw by its silence."""
     images = tmp_path / "images"
     images.mkdir()
     for number in range(40):
@@ -252,9 +253,15 @@ def test_an_image_that_cannot_be_used_any_more_is_not_refused(
 
     expected = hostile.hear(table, asked, own())
     assert [message[0] for message in expected.messages] == ["join", "update"], expected.error
-    heard = hostile.hear(table, asked, own(), later=f"{table}{image},1\n")
-    assert heard.messages == expected.messages[:1]
-    assert image in str(heard.error)
+    lines = table.splitlines(keepends=True)
+    for later in ([*lines, f"{image},1\n"], [lines[0], f"{image},1\n", *lines[1:]]):
+        heard = hostile.hear(table, asked, own(), later="".join(later))
+        assert heard.messages == expected.messages, heard.error
+        assert "1 rows do not fit" in heard.screen
+        assert image in heard.screen
+    for none in (lines[0], f"{lines[0]}{image},1\n"):
+        heard = hostile.hear(table, asked, own(), later=none)
+        assert heard.messages == expected.messages, heard.error
     assert hostile.hear(f"{table}{image},1\n", asked, own()).messages == []
 
 
