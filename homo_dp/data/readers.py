@@ -41,6 +41,7 @@ from homo_dp.data.databases import (
     read_database_chunks,
 )
 from homo_dp.data.in_memory import table_in_memory
+from homo_dp.data.parquet_nested import nested_bytes
 from homo_dp.data.values import NumberForm
 
 if TYPE_CHECKING:
@@ -59,6 +60,14 @@ _GZIP = b"\x1f\x8b"
 _MOST_RATIO, _SMALL = 200, 1 << 26
 # Parquet writes a value that is repeated once, and a column of one value in a few bytes.
 _MOST_PARQUET_RATIO = 1000
+# of a nested column each value becomes an object of Python, for at least a byte that Arrow takes
+_PYTHON_VALUE = 8
+_OF_TEXT = (
+    pyarrow.types.is_string,
+    pyarrow.types.is_large_string,
+    pyarrow.types.is_binary,
+    pyarrow.types.is_large_binary,
+)
 _LONGEST_HEADER = 1 << 24  # characters of the first line
 MANY_COLUMNS = 5_000  # a table with more gets a warning
 MOST_COLUMNS = 100_000
@@ -392,7 +401,8 @@ def _batches(
             )
         return
     with (
-        _stream(file) as stream,
+        _stream(file) as unpacked,
+        _bounded(unpacked, file) as stream,
         # Closed on every way out: threads of a reader that is still reading can abort the process
         # at its end.
         pyarrow.csv.open_csv(stream, **_csv_options(names, _BLOCK, form, newlines=True)) as reader,
@@ -417,11 +427,22 @@ def _csv_options(
     }
 
 
+def _most_unpacked(file: Path) -> int:
+    return max(_SMALL, _MOST_RATIO * file.stat().st_size)
+
+
+def _unpacks_to_more(file: Path, most: int) -> DataError:
+    return DataError(
+        f"{file}: unpacks to more than {most} bytes, {_MOST_RATIO} times its size; if it is meant, "
+        "unpack it first"
+    )
+
+
 def _check_unpacked(file: Path, form: CsvForm) -> None:
     """Refuse a gzip file that unpacks to far more than a table does, before it fills the memory."""
     if not _is_gzip(file):
         return
-    most = max(_SMALL, _MOST_RATIO * file.stat().st_size)
+    most = _most_unpacked(file)
     separator = form.separator.encode()
     with gzip.GzipFile(file) as stream:
         size = cells = 0
@@ -429,10 +450,7 @@ def _check_unpacked(file: Path, form: CsvForm) -> None:
             size += len(piece)
             cells += piece.count(separator) + piece.count(b"\n")
             if size > most:
-                raise DataError(
-                    f"{file}: unpacks to more than {most} bytes, {_MOST_RATIO} times its size; "
-                    "if it is meant, unpack it first"
-                )
+                raise _unpacks_to_more(file, most)
     # Arrow keeps the text and, of each cell, where it ends
     if (problem := too_large(size + 8 * cells)) is not None:
         raise DataError(f"{file}: {problem}; split the file")
@@ -448,6 +466,9 @@ def _check_values(file: Path) -> int:
     size: int = 8 * facts.num_rows * facts.num_columns
     if size <= most:
         size += _length_of_texts(file, most)
+    if size <= most and (names := _nested_columns(file)):
+        found = nested_bytes(file, names, most)
+        size += most if found is None else _PYTHON_VALUE * found
     if size > most:
         raise DataError(
             f"{file}: its values take more than {most} bytes, {_MOST_PARQUET_RATIO} times its "
@@ -456,19 +477,23 @@ def _check_values(file: Path) -> int:
     return size
 
 
+def _nested_columns(file: Path) -> list[str]:
+    """Columns of lists and the like, whose length does not follow from the count of rows."""
+    types = pyarrow.types
+    plain = (types.is_primitive, types.is_null, types.is_decimal, *_OF_TEXT)
+    return [
+        field.name
+        for field in _parquet().ParquetFile(file).schema_arrow
+        if not any(is_one(field.type) for is_one in plain)
+    ]
+
+
 def _length_of_texts(file: Path, most: int) -> int:
     """Bytes of all texts of a Parquet file: repeated ones are not copied to count them. It stops
     above ``most``.
     """
     arrow = _parquet().ParquetFile(file).schema_arrow
-    names = [
-        field.name
-        for field in arrow
-        if pyarrow.types.is_string(field.type)
-        or pyarrow.types.is_large_string(field.type)
-        or pyarrow.types.is_binary(field.type)
-        or pyarrow.types.is_large_binary(field.type)
-    ]
+    names = [field.name for field in arrow if any(is_one(field.type) for is_one in _OF_TEXT)]
     size = 0
     with _parquet().ParquetFile(file, read_dictionary=names) as parquet:
         for batch in parquet.iter_batches(columns=names) if names else ():
@@ -502,6 +527,35 @@ def _with_block_that_fits(read: Callable[[int], pa.Table]) -> pa.Table:
             if "straddling" not in str(error) or block >= _LARGEST_BLOCK:
                 raise
             block *= 16
+
+
+class _Unpacked:
+    """A stream that is refused once it has given more bytes than a table of its size unpacks to."""
+
+    closed = False
+
+    def __init__(self, stream: pa.NativeFile, file: Path) -> None:
+        self._stream, self._file, self._most = stream, file, _most_unpacked(file)
+        self._size = 0
+
+    def read(self, count: int) -> bytes:
+        piece: bytes = self._stream.read(count)
+        self._size += len(piece)
+        if self._size > self._most:
+            raise _unpacks_to_more(self._file, self._most)
+        return piece
+
+    def close(self) -> None:
+        """The stream is closed by whoever opened it."""
+
+
+@contextmanager
+def _bounded(stream: pa.NativeFile, file: Path) -> Iterator[pa.NativeFile]:
+    if not _is_gzip(file):
+        yield stream
+        return
+    with pa.PythonFile(_Unpacked(stream, file), mode="r") as found:
+        yield found
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -170,8 +171,12 @@ def test_a_gzip_file_that_unpacks_to_far_more_than_a_table_is_refused(
     monkeypatch.setattr(readers, "_SMALL", 1000)
     path = tmp_path / "bomb.csv.gz"
     path.write_bytes(gzip.compress(b"a,b\n" + b"1,2\n" * 1_000_000))
+    for read in (read_table, read_in_pieces):
+        with pytest.raises(DataError, match="unpacks to more than"):
+            read(path)
+    path.write_bytes(gzip.compress(b"a,b\n" + b"\n" * 1_000_000))  # of which no batch is made
     with pytest.raises(DataError, match="unpacks to more than"):
-        read_table(path)
+        read_in_pieces(path)
 
 
 def test_a_first_line_without_an_end_is_refused_before_it_fills_the_memory(tmp_path: Path) -> None:
@@ -190,6 +195,10 @@ def test_a_first_line_without_an_end_is_refused_before_it_fills_the_memory(tmp_p
         pa.repeat(pa.scalar("a" * 1000), 1 << 14),
         pa.repeat(pa.scalar("a" * 1000, pa.large_string()), 1 << 14),
         pa.repeat(pa.scalar(b"a" * 1000), 1 << 14),
+        pa.array([[1] * 100_000]),
+        pa.array([{"b": [[1] * 100_000]}]),
+        pa.array([[("a", [1] * 100_000)]], pa.map_(pa.string(), pa.list_(pa.int64()))),
+        pa.repeat(pa.scalar(b"a" * 1000, pa.binary(1000)), 4000),
     ],
 )
 def test_a_parquet_file_whose_values_take_far_more_than_a_table_is_refused(
@@ -203,6 +212,24 @@ def test_a_parquet_file_whose_values_take_far_more_than_a_table_is_refused(
     for read in (read_table, lambda path: next(read_chunks(path))):
         with pytest.raises(DataError, match="its values take more than"):
             read(path)
+
+
+def test_a_list_of_millions_of_values_in_a_kilobyte_is_refused(tmp_path: Path) -> None:
+    """A billion took 8 GB."""
+    many = 30_000_000
+    values = pa.array(np.zeros(many, dtype=np.int8))
+    lists = pa.ListArray.from_arrays(pa.array([0, many], pa.int32()), values)
+    pq.write_table(pa.table({"a": [1], "l": lists}), tmp_path / "t.parquet", compression="zstd")
+    assert (tmp_path / "t.parquet").stat().st_size < 1000
+    del values, lists
+    for read in (read_table, read_in_pieces):
+        with pytest.raises(DataError, match="its values take more than"):
+            read(tmp_path / "t.parquet")
+
+
+def test_nested_columns_are_read(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"a": [1], "b": [["x", None]]}), tmp_path / "t.parquet")
+    assert read_table(tmp_path / "t.parquet")["b"].tolist() == [["x", None]]
 
 
 def test_a_table_for_which_memory_is_short_is_one_line(
