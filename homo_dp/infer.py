@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
 OUTPUTS = ("predictFileName", "indicatorFileName")
 LARGEST_INDICATORS = 100 << 20  # bytes; of a training
+_BESIDE = 50  # files beside a model among which the indicators of its training are looked for
 WARNED = 3  # columns that are named one by one where values do not fit
 EXAMPLES = """examples:
   python -m homo_dp.infer --params modelFileName=out/model.safetensors,predictFileName=out/test_predict.csv \\
@@ -133,7 +134,8 @@ def score(
     columns = [str(name) for name in _frame(first).columns]
     _say_what_is_extra(columns, model, config, screen)
     rows, outputs, labels = _predict(config, model, columns, _chain(first, tables), screen)
-    trained = _strays_in_training(model, (training, Path(opened).with_name("indicator.json")))
+    beside = sorted(Path(opened).parent.glob("*.json"))[:_BESIDE]
+    trained = _strays_in_training(model, (training, *beside))
     _say_what_strayed(strays.warnings(WARN_ABOVE, trained), screen)
     told: dict[str, Any] = {"rows": rows, "strays": strays.counts()}
     if not labels:

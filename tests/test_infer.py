@@ -270,7 +270,10 @@ def test_values_that_training_clipped_too_are_no_warning(shell: Shell) -> None:
     score = ["--params", "predictFileName=p.csv", "--data", "a.csv"]
     done = run_command(infer.main, score, shell.monkeypatch, shell.capsys)
     assert "warning" not in done.err
-    Path("out/indicator.json").unlink()
+    Path("out/indicator.json").rename("out/of_another_name.json")
+    done = run_command(infer.main, score, shell.monkeypatch, shell.capsys)
+    assert "warning" not in done.err
+    Path("out/of_another_name.json").unlink()
     done = run_command(infer.main, score, shell.monkeypatch, shell.capsys)
     assert "clipped" in done.err, "without the figures of training the share alone counts"
 

@@ -164,7 +164,7 @@ def hush(quiet: bool) -> None:
         return
     warnings.formatwarning = _one_line
     handler = logging.StreamHandler()
-    handler.setFormatter(_Plain())
+    handler.setFormatter(Plain())
     logging.basicConfig(handlers=[handler])  # before a library sets its own
 
 
@@ -208,7 +208,7 @@ def duration(seconds: float) -> str:
     )
 
 
-class _Plain(logging.Formatter):
+class Plain(logging.Formatter):
     """A log record as the screen shows a warning."""
 
     def format(self, record: logging.LogRecord) -> str:
