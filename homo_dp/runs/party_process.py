@@ -330,7 +330,7 @@ class PartyProcess:
             config,
             first,
             rows if declared is None else declared,
-            party_encoding(config, self.name),
+            party_encoding(config, self.name, self.image_shape),
         )
         facts = stage.with_estimates(facts)
         return stage.mechanism(facts, self.noise).run.planned(facts.parties[self.name])
