@@ -231,8 +231,10 @@ class PartyProcess:
         for note in shown_notes(federation.notes):
             self.screen.warn(f"run {self.run_id}: {note}; the aggregator is not told")
         with _refusing():
-            facts = stage.with_estimates(self._facts(config, plan, rows, encoding))
-            model = _model(stage.reading, federation)
+            model = trained = _model(stage.reading, federation)
+            if stage.estimating:
+                trained = trained_model(config, encoding.input_shape, encoding.classes)
+            facts = stage.with_estimates(self._facts(config, plan, rows, trained))
 
             def renew() -> tuple[LocalFit, Mechanism]:
                 mechanism, own = stage.mechanism(facts, self.noise), facts.parties[self.name]
@@ -312,10 +314,9 @@ class PartyProcess:
             ) from error
 
     def _facts(
-        self, config: Config, plan: PlanJson, rows: int, encoding: Encoding
+        self, config: Config, plan: PlanJson, rows: int, model: BuiltModel
     ) -> FederationFacts:
         """The public facts of the training, without the rounds before it."""
-        model = trained_model(config, encoding.input_shape, encoding.classes)
         parameters = sum(parameter.numel() for parameter in model.module.parameters())
         return facts_for_party(config, plan, self.name, rows, parameters, model.task.outputs)
 
@@ -326,12 +327,9 @@ class PartyProcess:
         config, first = stage.config, told | {"rows": dict(stage.rows)}
         own = with_count(self.own, noisy_count(self.own, first))
         declared = own.data.rows.get(self.name)
-        facts = self._facts(
-            config,
-            first,
-            rows if declared is None else declared,
-            party_encoding(config, self.name, self.image_shape),
-        )
+        encoding = party_encoding(config, self.name, self.image_shape)
+        model = trained_model(config, encoding.input_shape, encoding.classes)
+        facts = self._facts(config, first, rows if declared is None else declared, model)
         facts = stage.with_estimates(facts)
         return stage.mechanism(facts, self.noise).run.planned(facts.parties[self.name])
 
