@@ -41,7 +41,7 @@ from homo_dp.federation.sessions.build import (
     number_limits,
     trained_model,
 )
-from homo_dp.federation.sessions.crash_state import PartyFiles, RunFolder
+from homo_dp.federation.sessions.crash_state import PartyFiles, PartyMemory, RunFolder
 from homo_dp.federation.sessions.party import Mistrusted, PartySettings
 from homo_dp.federation.sessions.party_session import Party, PartyDuty, PartySession
 from homo_dp.federation.sessions.plan import (
@@ -78,7 +78,6 @@ from homo_dp.models.registry import BuiltModel, size_of
 from homo_dp.models.scoring import load_into, round_metrics
 from homo_dp.privacy.errors import BudgetExceeded, PrivacyError
 from homo_dp.privacy.ledger import Ledger
-from homo_dp.privacy.ledger.outbox import MemoryOutbox, Outbox
 from homo_dp.runs.approval import check_rules, must_ask, wait_for_word
 from homo_dp.runs.lifecycle import Ending, Life
 from homo_dp.runs.masked_sums import party_sums
@@ -190,7 +189,7 @@ class PartyProcess:
         return ClientFit(model.module, own, client, config.train)
 
     def _build(
-        self, folder: RunFolder, plan: PlanJson, found: object, outbox: Outbox | MemoryOutbox
+        self, folder: RunFolder, plan: PlanJson, found: object, state: PartyFiles | PartyMemory
     ) -> Party:
         """Check plan and config, then read the rows. A row that does not fit is left out: no
         answer depends on it.
@@ -199,7 +198,7 @@ class PartyProcess:
             folder: of the run.
             plan: as the aggregator describes the job.
             found: what the first rounds have privately estimated; None in their stage.
-            outbox: where answers are kept.
+            state: where answers and fits are kept.
 
         Returns:
             The party of the stage that the run is in.
@@ -253,7 +252,14 @@ class PartyProcess:
             sums = party_sums(self.own, told, self.sealer, mechanism, folder.path)
             try:
                 party = Party(
-                    self._settings(config), fit, mechanism, self.ledger, outbox, renew, sums
+                    self._settings(config),
+                    fit,
+                    mechanism,
+                    self.ledger,
+                    state.outbox,
+                    renew,
+                    sums,
+                    state.keep_fit,
                 )
             except PrivacyError as error:
                 raise PlanRefused(

@@ -8,6 +8,7 @@ import functools
 import logging
 import secrets
 import time
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
@@ -37,7 +38,7 @@ from homo_dp.federation.sessions.build import (
     run_budget,
     trained_model,
 )
-from homo_dp.federation.sessions.crash_state import PartyMemory, Row
+from homo_dp.federation.sessions.crash_state import PartyFiles, PartyMemory, Row
 from homo_dp.federation.sessions.ledger_heads import HeadsInMemory
 from homo_dp.federation.sessions.members import Members, SessionRules
 from homo_dp.federation.sessions.party import PartyLimits, PartySettings
@@ -68,7 +69,7 @@ from homo_dp.models.registry import BuiltModel
 from homo_dp.models.scoring import load_into, round_metrics, with_features
 from homo_dp.privacy.errors import BudgetExceeded, PrivacyError
 from homo_dp.privacy.ledger import Ledger
-from homo_dp.privacy.ledger.outbox import MemoryOutbox, Outbox
+from homo_dp.privacy.ledger.outbox import MemoryOutbox
 from homo_dp.runs.auto import set_again, settled, with_model
 from homo_dp.runs.continuation import continued_statement, earlier_model
 from homo_dp.runs.round_metrics import GradientNorms, party_numbers, summed_up
@@ -187,6 +188,7 @@ class Simulation:
         )
         self.ledger = Ledger(config.privacy.ledger) if self.mechanism.capabilities.private else None
         self.sums = simulated_sums(self.run_id, list(self.federation.parties), self.mechanism)
+        self.outboxes: dict[str, MemoryOutbox] = defaultdict(MemoryOutbox)
         self.parties = self._parties()
         self._agreed_to: PlanJson | None = None
         self.best_round = best_round_of(config)
@@ -346,9 +348,8 @@ class Simulation:
         is said then.
         """
 
-        def build(plan: PlanJson, found: object, outbox: Outbox | MemoryOutbox) -> Party:
+        def build(plan: PlanJson, found: object, state: PartyFiles | PartyMemory) -> Party:
             self._check_plan(plan)
-            self.parties[name].outbox = outbox
             return self.parties[name]
 
         duty = PartyDuty(
@@ -360,7 +361,7 @@ class Simulation:
             measure=None,
             say=log.debug,
         )
-        return PartySession(duty, transport, PartyMemory())
+        return PartySession(duty, transport, PartyMemory(self.outboxes[name]))
 
     @functools.cached_property
     def _plan(self) -> PlanJson:
@@ -521,7 +522,7 @@ class Simulation:
             limits=PartyLimits(config.party.caps.max_weight, config.party.caps.max_rate),
         )
         sums = None if self.sums is None else self.sums[1][name]
-        return Party(settings, *renew(), self.ledger, renew=renew, sums=sums)
+        return Party(settings, *renew(), self.ledger, self.outboxes[name], renew, sums)
 
     def _fit(self, name: str) -> LocalFit:
         """The local training of a party."""

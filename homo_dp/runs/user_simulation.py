@@ -135,6 +135,7 @@ class UserSimulation(Simulation):
                 UsersFit(self._training(), facts, config.train),
                 self.mechanism,
                 self.ledger,
+                self.outboxes[USERS],
             )
         }
 

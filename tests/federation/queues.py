@@ -13,14 +13,13 @@ from homo_dp.federation.protocol.ids import AGGREGATOR
 from homo_dp.federation.protocol.messages import Message, check, decode, encode
 from homo_dp.federation.sessions.aggregator_session import AggregatorSession, RunState
 from homo_dp.federation.sessions.build import build_aggregator
-from homo_dp.federation.sessions.crash_state import PartyFiles, RunFolder
+from homo_dp.federation.sessions.crash_state import PartyFiles, PartyMemory, RunFolder
 from homo_dp.federation.sessions.ledger_heads import LedgerHeads
 from homo_dp.federation.sessions.members import Members, SessionRules
 from homo_dp.federation.sessions.party_session import Party, PartyDuty, PartySession
 from homo_dp.federation.sessions.plan import PlanJson, facts_for_aggregator, make_plan
 from homo_dp.federation.sessions.secure_rounds import simulated_sums
 from homo_dp.privacy.ledger import Ledger
-from homo_dp.privacy.ledger.outbox import MemoryOutbox, Outbox
 from tests.federation.small import FEATURES, RUN, small_mechanism, small_party, zeros
 
 
@@ -118,13 +117,21 @@ class SmallRun:
         folder.mkdir(exist_ok=True)
         ledger = Ledger(folder / "ledger.sqlite")
 
-        def build(plan: PlanJson, found: object, outbox: Outbox | MemoryOutbox) -> Party:
+        def build(plan: PlanJson, found: object, state: PartyFiles | PartyMemory) -> Party:
             if plan["version"] != 1:
                 raise ConfigError("unknown plan")
             if self.sums is None:
-                return small_party(self.config, folder, name, outbox=outbox)
+                return small_party(
+                    self.config, folder, name, outbox=state.outbox, keep=state.keep_fit
+                )
             return small_party(
-                self.config, folder, name, self._mechanism(), outbox, sums=self.sums[1][name]
+                self.config,
+                folder,
+                name,
+                self._mechanism(),
+                state.outbox,
+                sums=self.sums[1][name],
+                keep=state.keep_fit,
             )
 
         def measure(number: int, weights: Weights) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """A federation of a few rows, for tests of parties and aggregators."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from homo_dp.federation.sessions.build import (
     noise_source,
     run_budget,
 )
+from homo_dp.federation.sessions.fit_state import FitState
 from homo_dp.federation.sessions.party import PartyLimits, PartySettings
 from homo_dp.federation.sessions.party_session import Party
 from homo_dp.federation.sessions.secure_answers import PartySums
@@ -62,6 +63,7 @@ def small_party(
     outbox: Outbox | MemoryOutbox | None = None,
     table: Table | None = None,
     sums: PartySums | None = None,
+    keep: Callable[[int, FitState], None] | None = None,
 ) -> Party:
     rows = table or small_table()
     first = mechanism or small_mechanism(config, {name: len(rows)})
@@ -83,7 +85,8 @@ def small_party(
         privacy.not_private,
         PartyLimits(caps.max_weight, caps.max_rate),
     )
-    return Party(settings, renew()[0], first, Ledger(folder / "ledger.sqlite"), outbox, renew, sums)
+    ledger = Ledger(folder / "ledger.sqlite")
+    return Party(settings, renew()[0], first, ledger, outbox, renew, sums, keep)
 
 
 def zeros() -> Weights:

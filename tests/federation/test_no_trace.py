@@ -29,12 +29,11 @@ from homo_dp.federation.protocol.ids import AGGREGATOR
 from homo_dp.federation.protocol.messages import Message, encode
 from homo_dp.federation.sessions import party as party_module
 from homo_dp.federation.sessions.build import federation_facts, noise_source
-from homo_dp.federation.sessions.crash_state import PartyFiles, RunFolder, read_state
+from homo_dp.federation.sessions.crash_state import PartyFiles, PartyMemory, RunFolder, read_state
 from homo_dp.federation.sessions.party_session import Party, PartyDuty, PartySession
 from homo_dp.federation.sessions.plan import PlanJson, make_plan
 from homo_dp.privacy.errors import PrivacyError
 from homo_dp.privacy.ledger import Ledger
-from homo_dp.privacy.ledger.outbox import MemoryOutbox, Outbox
 from homo_dp.privacy.noise.source import NoiseSource, SeededNoise
 from tests.federation.queues import Post
 from tests.federation.small import FEATURES, RUN, small_config, small_party, small_table, zeros
@@ -113,8 +112,10 @@ class Life:
         self.lock = RunFolder(self.folder / "state", RUN)
         config, mechanism = carrying(**self.overrides)
 
-        def build(plan: PlanJson, found: object, outbox: Outbox | MemoryOutbox) -> Party:
-            return small_party(config, self.folder, mechanism=mechanism, outbox=outbox)
+        def build(plan: PlanJson, found: object, state: PartyFiles | PartyMemory) -> Party:
+            return small_party(
+                config, self.folder, mechanism=mechanism, outbox=state.outbox, keep=state.keep_fit
+            )
 
         def measure(number: int, weights: Weights) -> dict[str, Any]:
             return {}

@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from homo_dp.core.errors import InputError
+from homo_dp.federation.sessions.crash_state import PartyMemory
 from homo_dp.privacy.errors import PrivacyError
-from homo_dp.privacy.ledger.outbox import Outbox
 from tests.federation.sessions.test_plan_schema import mutate, places
 from tests.processes.hostile import Hostile, job, plan_of
 from tests.processes.test_what_a_party_tells import ASKED, BASE, COLUMNS, csv
@@ -97,7 +97,7 @@ def test_a_party_is_built_or_the_plan_refused(
 ) -> None:
     own = {"data.rows": {"a": 40}, "party.caps.epsilon": 100.0}
     process, folder = Hostile(tmp_path, monkeypatch, capsys).process(csv(BASE), own)
-    outbox, built = Outbox(tmp_path / "outbox"), []
+    built: list[object] = []
 
     @settings(
         max_examples=60,
@@ -113,9 +113,9 @@ def test_a_party_is_built_or_the_plan_refused(
         for mutation in changes:
             mutate(plan, *mutation)
         with contextlib.suppress(InputError, PrivacyError):
-            built.append(process._build(folder, plan, None, outbox))
+            built.append(process._build(folder, plan, None, PartyMemory()))
 
     for plan in NUMBERED.values():
-        assert process._build(folder, plan, None, outbox)
+        assert process._build(folder, plan, None, PartyMemory())
     build()
     assert built

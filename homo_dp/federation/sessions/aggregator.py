@@ -27,6 +27,7 @@ from homo_dp.privacy.ledger import Budget, Charge, Ledger
 from homo_dp.privacy.ledger.outbox import charge_kept
 
 log = logging.getLogger(__name__)
+BeforeCharge = Callable[[Weights, object, float], None]
 
 
 @dataclass(frozen=True)
@@ -101,9 +102,6 @@ class Aggregator:
         # of the round that is published, where that is not the last
         self.best: Weights | None = None
         self.applied_sigma: float | None = None
-        # Where a process keeps (weights, event, sigma) before they are charged, so that a crash
-        # loses none of them.
-        self.before_charge: Callable[[Weights, object, float], None] | None = None
         self.round = 0
         self.cohort: tuple[str, ...] = ()
         self._updates: dict[str, Update] = {}
@@ -245,8 +243,13 @@ class Aggregator:
         """Whether the update of a party has come in this round."""
         return party in self._updates
 
-    def finish_round(self) -> RoundReport:
-        """Combine what came, charge what the aggregator itself noised, and move the weights."""
+    def finish_round(self, before_charge: BeforeCharge | None = None) -> RoundReport:
+        """Combine what came, charge what the aggregator itself noised, and move the weights.
+
+        Args:
+            before_charge: keeps weights, event and sigma before they are charged, so that a crash
+                loses none of them.
+        """
         updates = [self._updates[party] for party in self.cohort if party in self._updates]
         missing = self.waiting_for
         combined = Combined(self.weights, discarded=True)
@@ -257,7 +260,8 @@ class Aggregator:
             combined = self.mechanism.run.take_sum(self.asked, parts, self.weights, self.round)
         elif updates or self.mechanism.capabilities.answers_empty_rounds:
             combined = self.mechanism.on_receive(updates, self._current, self.training_round)
-        return self.apply(combined, tuple(update.party for update in updates), missing)
+        replied = tuple(update.party for update in updates)
+        return self.apply(combined, replied, missing, before_charge)
 
     @property
     def _sums(self) -> AggregatorSums:
@@ -289,7 +293,11 @@ class Aggregator:
         return self.mechanism.masked_sum is not None if asked is None else share is not None
 
     def apply(
-        self, combined: Combined, replied: tuple[str, ...] = (), missing: tuple[str, ...] = ()
+        self,
+        combined: Combined,
+        replied: tuple[str, ...] = (),
+        missing: tuple[str, ...] = (),
+        before_charge: BeforeCharge | None = None,
     ) -> RoundReport:
         """Charge the outcome of this round where the aggregator pays, and move the weights
         unless it is discarded.
@@ -324,8 +332,8 @@ class Aggregator:
             combined = replace(combined, metrics={**combined.metrics, "discarded": 1.0})
         moved = self._within_limits(moved)
         if combined.event is not None:
-            if self.before_charge is not None:
-                self.before_charge(moved, combined.event, combined.sigma)
+            if before_charge is not None:
+                before_charge(moved, combined.event, combined.sigma)
             self.charge(combined.event, combined.sigma)
         if moves:
             self.publish(moved, whole=combined.whole)

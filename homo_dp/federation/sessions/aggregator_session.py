@@ -200,7 +200,6 @@ class AggregatorSession:
         }
         self.refusals = Refusals(members.parties)
         self._began = time.perf_counter()
-        aggregator.before_charge = self._keep_before_charge
 
     def begin(self) -> None:
         """A new run: keep the plan and send it to everybody on the list, so that who comes late
@@ -295,7 +294,6 @@ class AggregatorSession:
             raise TransportError("this run estimates something, and nothing was told to go on")
         crash_point("aggregator.before_findings")
         self.aggregator = self.next_stage(self.aggregator)
-        self.aggregator.before_charge = self._keep_before_charge
         self.state.save(self.aggregator)
         crash_point("aggregator.after_findings")
         for party in self.members.parties:
@@ -534,7 +532,7 @@ class AggregatorSession:
         aggregator, missing = self.aggregator, self.aggregator.waiting_for
         replied = tuple(party for party in aggregator.cohort if party not in missing)
         if self._enough(len(replied)):
-            self._close_round(aggregator.finish_round())
+            self._close_round(aggregator.finish_round(self._keep_before_charge))
             return
         # before the round is over: what others paid for it comes again after a settlement
         self._check_agreement()

@@ -401,8 +401,8 @@ class PartyMemory:
 
     keep_fit = None
 
-    def __init__(self) -> None:
-        self.outbox = MemoryOutbox()
+    def __init__(self, outbox: MemoryOutbox | None = None) -> None:
+        self.outbox = MemoryOutbox() if outbox is None else outbox
         self.fits = NoFitStates()
         self.rows = NoRows()
         self.refusals = 0

@@ -93,7 +93,20 @@ class Party:
         outbox: Outbox | MemoryOutbox | None = None,
         renew: Callable[[], tuple[LocalFit, Mechanism]] | None = None,
         sums: PartySums | None = None,
+        keep: Callable[[int, FitState], None] | None = None,
     ) -> None:
+        """Plan the run, and refuse what this party or this mechanism cannot do.
+
+        Args:
+            settings: the party's own part.
+            fit: its local training.
+            mechanism: what is released, and at what price.
+            ledger: what pays; None where nothing is private.
+            outbox: where answers are kept until they are sent; None: in memory.
+            renew: makes fit and mechanism anew, after a fit that failed.
+            sums: masks the updates, where parties share noise.
+            keep: stores the state after a round, before its charge.
+        """
         self.settings = settings
         self.fit = fit
         self.mechanism = mechanism
@@ -107,8 +120,7 @@ class Party:
         self.rounds_done = 0
         # of the last fit, for the operator; its round is charged, and answered
         self.failure: Exception | None = None
-        # where a process keeps its state, before the charge
-        self.keep: Callable[[int, FitState], None] | None = None
+        self.keep = keep
         # while a fit is not charged, and after one that failed
         self._go_back_to: FitState | None = None
         check_party(settings, mechanism, self.plan, fit)
@@ -310,7 +322,7 @@ class PartyDuty:
     run: str
     ledger: Ledger | None
     declared_rows: int | None
-    build: Callable[[PlanJson, Json, Outbox | MemoryOutbox], Party]
+    build: Callable[[PlanJson, Json, PartyFiles | PartyMemory], Party]
     measure: Callable[[int, Weights], dict[str, Any]] | None
     say: Callable[[str], None]
     patience: float = 3600.0
@@ -336,8 +348,7 @@ class PartySession:
         self.transport = transport
         self.state = state
         self.party: Party | None = None
-        # What the aggregator tells, and what it asks once there is a plan, by kind: a new phase
-        # adds its kind here.
+        # What the aggregator tells, by kind; any other message is a question to the party.
         self._news: dict[str, Callable[[Message], None]] = {
             "plan": self._take_plan,
             "findings": self._take_findings,
@@ -345,7 +356,6 @@ class PartySession:
             "finished": self._take_final,
             **dict.fromkeys(PartySums.KINDS, self._take_sums),
         }
-        self._questions: dict[str, Callable[[Message], Message | None]] = {}
         self._plan: PlanJson | None = None
         self._found: Json = None  # what the first rounds have privately estimated
         self._answer: Message | None = None  # the last one, for a party that charges nothing
@@ -431,7 +441,7 @@ class PartySession:
             elif not self._is_over(message):
                 crash_point("party.before_handle")
                 try:
-                    answer = self._answer_again(message) or self._questions[message.kind](message)
+                    answer = self._answer_again(message) or self._required().handle(message)
                 except Exception as error:
                     self._fail(message, error)
                     raise
@@ -500,8 +510,7 @@ class PartySession:
 
     def _start(self, plan: PlanJson, found: Json = None) -> None:
         """Build the party of a plan, and put it where it was when it was killed."""
-        party = self.duty.build(plan, found, self.state.outbox)
-        party.keep = self.state.keep_fit
+        party = self.duty.build(plan, found, self.state)
         if party.charges_itself and self.duty.ledger is not None:
             for number in self.state.fits.rounds():
                 if (
@@ -515,7 +524,6 @@ class PartySession:
             if number < party.stage.start:  # of another stage: nothing of the training
                 self.state.fits.discard(number)
         self.party, self._plan, self._found = party, plan, found
-        self._questions["weights"] = party.handle
         self._load(_EVERY)
         self.duty.rows[:] = self.state.rows.load(_EVERY)
 

@@ -22,14 +22,13 @@ from homo_dp.federation.protocol.messages import Message
 from homo_dp.federation.secure_sums.party import SecureSumParty
 from homo_dp.federation.secure_sums.roster import Roster
 from homo_dp.federation.secure_sums.shares import SHARE_BYTES
-from homo_dp.federation.sessions.crash_state import PartyFiles, SumFiles
+from homo_dp.federation.sessions.crash_state import PartyFiles, PartyMemory, SumFiles
 from homo_dp.federation.sessions.party_session import Party, PartyDuty, PartySession
 from homo_dp.federation.sessions.plan import PlanJson, make_plan
 from homo_dp.federation.sessions.secure_answers import PartySums
 from homo_dp.federation.sessions.secure_messages import ABSENT, as_matrix, opened_places
 from homo_dp.privacy.errors import LedgerError
 from homo_dp.privacy.ledger import Ledger
-from homo_dp.privacy.ledger.outbox import MemoryOutbox, Outbox
 from tests.federation.queues import Post
 from tests.federation.small import RUN, small_config, small_mechanism, small_party, weights_message
 
@@ -66,8 +65,10 @@ class Hostile:
         member = SecureSumParty(self.roster, name, IDENTITIES[name].sign, self.files(name))
         sums = PartySums(RUN, member, found, rounds=3)
 
-        def build(plan: PlanJson, found: object, outbox: Outbox | MemoryOutbox) -> Party:
-            return small_party(CONFIG, folder, name, mechanism, outbox, sums=sums)
+        def build(plan: PlanJson, found: object, state: PartyFiles | PartyMemory) -> Party:
+            return small_party(
+                CONFIG, folder, name, mechanism, state.outbox, sums=sums, keep=state.keep_fit
+            )
 
         duty = PartyDuty(
             name, RUN, Ledger(folder / "ledger.sqlite"), None, build, None, lambda text: None
