@@ -231,6 +231,8 @@ def _data(value: Any) -> str | None:
 
 
 def _privacy(value: Any) -> str | None:
+    if isinstance(value, dict) and value.get("delta") is None:
+        return "delta: is missing"
     target = value.get("target_epsilon") if isinstance(value, dict) else None
     if isinstance(target, int | float) and target < LEAST_TARGET:
         return f"target_epsilon: must be at least {LEAST_TARGET:g}"

@@ -121,6 +121,8 @@ def mutate(plan: dict[str, Any], path: tuple[Any, ...], how: str, value: Any) ->
     for key in path[:-1]:
         if not isinstance(part, dict | list) or (isinstance(part, dict) and key not in part):
             return
+        if isinstance(part, list) and not isinstance(key, int):
+            return
         part = (
             part[key] if isinstance(part, dict) else part[min(key, len(part) - 1)] if part else None
         )
@@ -301,3 +303,13 @@ def test_when_test_rows_are_scored_is_a_partys_own() -> None:
     plan = make_plan(load_config(None, asked), {"a": 100}, {"columns": []})
     assert "evaluate_every" not in plan["train"]
     assert agree(load_config(None, FILES | own), plan).train.evaluate_every == 3
+
+
+@pytest.mark.parametrize("delta", [None, "left out"])
+def test_a_plan_without_delta_is_refused(delta: str | None) -> None:
+    plan = valid()
+    plan["privacy"]["delta"] = delta
+    if delta is not None:
+        del plan["privacy"]["delta"]
+    with pytest.raises(PlanRefused, match="delta: is missing"):
+        read_plan(plan)
