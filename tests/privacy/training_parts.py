@@ -224,7 +224,7 @@ def unprobed() -> Iterator[None]:
     and the comparisons in its first batches, take so much rounding for rows that meet.
     """
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(engine_module, "probe_rows", lambda *_: None)
+        patched.setattr(engine_module, "probe_once", lambda *_: None)
         patched.setattr(engine_module, "first_batches_of", lambda *_, **__: None)
         yield
 
