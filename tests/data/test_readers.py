@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -212,24 +211,6 @@ def test_a_parquet_file_whose_values_take_far_more_than_a_table_is_refused(
     for read in (read_table, lambda path: next(read_chunks(path))):
         with pytest.raises(DataError, match="its values take more than"):
             read(path)
-
-
-def test_a_list_of_millions_of_values_in_a_kilobyte_is_refused(tmp_path: Path) -> None:
-    """A billion took 8 GB."""
-    many = 30_000_000
-    values = pa.array(np.zeros(many, dtype=np.int8))
-    lists = pa.ListArray.from_arrays(pa.array([0, many], pa.int32()), values)
-    pq.write_table(pa.table({"a": [1], "l": lists}), tmp_path / "t.parquet", compression="zstd")
-    assert (tmp_path / "t.parquet").stat().st_size < 1000
-    del values, lists
-    for read in (read_table, read_in_pieces):
-        with pytest.raises(DataError, match="its values take more than"):
-            read(tmp_path / "t.parquet")
-
-
-def test_nested_columns_are_read(tmp_path: Path) -> None:
-    pq.write_table(pa.table({"a": [1], "b": [["x", None]]}), tmp_path / "t.parquet")
-    assert read_table(tmp_path / "t.parquet")["b"].tolist() == [["x", None]]
 
 
 def test_a_table_for_which_memory_is_short_is_one_line(

@@ -26,6 +26,7 @@ def made(folder: Path, plan: dict[str, Any], own: KeyPair = KEYS["a"], **listed:
     members = [{"name": name, "public_key": (KEYS | listed)[name].public.line} for name in NAMES]
     config = load_config(None, {"federation.parties": members, "federation.run": "r"})
     allowed: dict[str, PublicKey] = {name: key.public for name, key in KEYS.items()}
+    plan = plan | {"rows": dict.fromkeys(NAMES)}
     return party_sums(config, plan, Sealer(own, allowed), MECHANISM, folder)
 
 
