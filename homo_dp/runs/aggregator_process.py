@@ -399,7 +399,7 @@ class AggregatorProcess:
         self._check_sums(mechanism)
         if mechanism.capabilities.private and mechanism.ledger_keeper == "aggregator":
             self.ledger = Ledger(self.config.privacy.ledger)
-        sums = aggregator_sums(self.run_id, plan, self.sealer, mechanism, folder)
+        sums = aggregator_sums(self.run_id, plan, self.sealer, mechanism, folder, found)
         # only then parties hold weights to limits
         hidden = mechanism.capabilities.private and not self.config.privacy.not_private
         limits = number_limits(self.config.party.caps, self.config) if hidden else None

@@ -249,7 +249,7 @@ class PartyProcess:
                 return build_fit(config, fresh, held.train, own, held.test), mechanism
 
             fit, mechanism = renew()
-            sums = party_sums(self.own, told, self.sealer, mechanism, folder.path)
+            sums = party_sums(self.own, told, self.sealer, mechanism, folder.path, found)
             try:
                 party = Party(
                     self._settings(config),

@@ -301,7 +301,7 @@ class Simulation:
         self.federation = load_federation(stage.reading)
         self._enter(stage)
         self._make()
-        self.sums = next_sums(self.sums, self.mechanism)
+        self.sums = next_sums(self.sums, self.mechanism, found.to_json())
         self.parties = self._parties()
         for name, party in self.parties.items():
             check_same_events(planned[name], party.plan)

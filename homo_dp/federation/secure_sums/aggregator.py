@@ -46,6 +46,7 @@ class SecureSum:
     sum_id: str
     length: int
     word: np.dtype[np.unsignedinteger]  # uint64 or uint32
+    terms: bytes = b""  # by which the parties must have masked (``add_mask``)
     vectors: dict[str, MaskedVector] = field(default_factory=dict)
     survivors: tuple[str, ...] = ()
     signatures: dict[str, bytes] = field(default_factory=dict)
@@ -127,14 +128,14 @@ class SecureSum:
         for name in self.survivors:
             total += self.vectors[name].values
             own = self._opened_secret("own", name, partial(self._is_committed, name, name))
-            add_mask(total, own, subtract=True)
+            add_mask(total, own, self.terms, subtract=True)
         for name in self._missed:
             neighbours = self.roster.neighbours(name)
             key = self._opened_secret("keys", name, partial(self._is_of_list, name))
             for peer, seed in zip(neighbours, self._listed(name, key), strict=True):
                 if peer in self.vectors:
                     # a pair mask was added by the earlier name and taken off by the later one
-                    add_mask(total, seed, subtract=name > peer)
+                    add_mask(total, seed, self.terms, subtract=name > peer)
         return total
 
     @property

@@ -7,6 +7,7 @@ fast; the first two blocks, which it keeps for its tag, are made by counter mode
 
 from __future__ import annotations
 
+import hmac
 from typing import Any
 
 import numpy as np
@@ -24,8 +25,17 @@ _ZEROS = memoryview(bytes(_PIECE))
 _FIRST = 32  # bytes before those of GCM
 
 
-def add_mask(values: Vector, seed: bytes, *, subtract: bool = False) -> None:
+def add_mask(values: Vector, seed: bytes, terms: bytes = b"", *, subtract: bool = False) -> None:
     """Add (or take off) the keystream of a 32-byte seed, in place.
+
+    Args:
+        values: the integers.
+        seed: of the party or pair, for one sum.
+        terms: what all who mask the sum have to agree on: the size of a word, the step of the grid
+            and what the noise was planned by. Under other terms the keystream is another one, so
+            that masks do not cancel. Laid over words of another size, one keystream would cancel in
+            half of their bits and show them.
+        subtract: take it off.
 
     >>> values = np.arange(3, dtype=np.uint64)
     >>> add_mask(values, b"s" * 32); add_mask(values, b"s" * 32, subtract=True); values.tolist()
@@ -36,9 +46,10 @@ def add_mask(values: Vector, seed: bytes, *, subtract: bool = False) -> None:
             f"seed of {len(seed)} bytes, values of {values.dtype}: use 32 bytes and uint64 or "
             "uint32"
         )
+    key = hmac.digest(seed, b"mask terms " + terms, "sha256") if terms else seed
     # The counter starts at zero: a seed belongs to one pair (or party), one sum and this one use.
-    first = Cipher(AES256(seed), CTR(bytes(16))).encryptor()
-    rest = Cipher(AES256(seed), GCM(bytes(12))).encryptor()
+    first = Cipher(AES256(key), CTR(bytes(16))).encryptor()
+    rest = Cipher(AES256(key), GCM(bytes(12))).encryptor()
     size, change = values.dtype.itemsize, np.subtract if subtract else np.add
     room = np.empty(max(_FIRST, min(_PIECE, values.nbytes)) + SLACK_BYTES, np.uint8)
     mask = room[:-SLACK_BYTES].view(values.dtype.newbyteorder("<"))

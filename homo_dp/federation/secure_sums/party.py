@@ -277,9 +277,14 @@ class SecureSumParty:
         """Whether this party can mask, and open for whoever may be missing."""
         return self.met and (not self.roster.dropouts or bool(self._held_keys))
 
-    def mask(self, sum_id: str, values: Vector) -> MaskedVector:
+    def mask(self, sum_id: str, values: Vector, terms: bytes = b"") -> MaskedVector:
         """This party's integers under its own mask and one with every neighbour; once a sum, as
         seeds are its own.
+
+        Args:
+            sum_id: the name of the sum.
+            values: the integers.
+            terms: what all parties have to agree on (``add_mask``).
         """
         if not self.ready:
             raise MessageError(f"sum={sum_id}: this party has not met its peers yet")
@@ -291,9 +296,9 @@ class SecureSumParty:
             for peer in self._neighbours
         }
         own = self._keys.own_seed("mask", sum_id)
-        add_mask(masked, own)
+        add_mask(masked, own, terms)
         for peer, seed in seeds.items():
-            add_mask(masked, seed, subtract=peer < self.name)
+            add_mask(masked, seed, terms, subtract=peer < self.name)
         commitments = {self.name: commitment(own)}
         if self.roster.dropouts:  # where nobody may be missing, no pair seed is ever opened
             commitments.update({peer: commitment(seed) for peer, seed in seeds.items()})

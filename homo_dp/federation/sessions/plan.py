@@ -161,7 +161,9 @@ def agree(own: Config, plan: PlanJson) -> Config:
         _check_protection(own, plan)
         _check_caps(own, plan)
         _check_shared_noise(own, plan)
-        return config_from(_merged(own, plan))
+        config = config_from(_merged(own, plan))
+        _check_names(own, config)
+        return config
     except ConfigError as error:
         raise PlanRefused("plan", f"the plan cannot be used: {error}") from error
 
@@ -248,11 +250,13 @@ def facts_for_party(
     """The facts as a party knows them: its own rows, and those that others declared (its own count
     where they did not).
 
-    The smallest count is then never above the party's own, which is what noise may depend on.
+    The smallest count is then never above the party's own, which is what noise may depend on. Under
+    masks the counts are those of the plan, its own too: noise is shared, so all have to take theirs
+    by the same figures.
     """
-    counts = {other: rows if count is None else count for other, count in plan["rows"].items()} | {
-        name: rows
-    }
+    counts = {other: rows if count is None else count for other, count in plan["rows"].items()}
+    if not plan["privacy"].get("secure_aggregation"):
+        counts[name] = rows
     parties = {other: party_facts(config, other, count) for other, count in sorted(counts.items())}
     warn_of_full_batches(config, {name: parties[name]})
     return common_facts(
@@ -388,6 +392,18 @@ def _check_caps(own: Config, plan: PlanJson) -> None:
         )
 
 
+def _check_names(own: Config, config: Config) -> None:
+    """Refuse to estimate names of categories where the party requires masks, whoever asked."""
+    named = config.data.private_levels
+    required = own.party.caps.secure_aggregation == "required"
+    if required and named and capabilities_of(config.privacy.mechanism).trains:
+        raise PlanRefused(
+            "secure_aggregation",
+            f"party.caps.secure_aggregation=required: data.columns.{named[0]}.levels=private asks "
+            "for a list of names, which no masks can add up; refused",
+        )
+
+
 def _check_shared_noise(own: Config, plan: PlanJson) -> None:
     """Noise that is shared holds only as agreed by all: a party that wants more of it cannot add
     it alone.
@@ -401,13 +417,13 @@ def _check_shared_noise(own: Config, plan: PlanJson) -> None:
                 "refused",
             )
         return
-    required = own.party.caps.secure_aggregation == "required"
-    named = [name for name, block in plan["data"]["columns"].items() if _is_private(block)]
-    if required and named and capabilities_of(asked["mechanism"]).trains:
+    name = own.party.name
+    told, declared = plan["rows"].get(name), own.data.rows.get(str(name))
+    if declared is not None and told is not None and told != declared:
         raise PlanRefused(
-            "secure_aggregation",
-            f"party.caps.secure_aggregation=required: data.columns.{named[0]}.levels=private asks "
-            "for a list of names, which no masks can add up; refused",
+            "rows",
+            f"data.rows.{name}={declared}: the plan counts {told} rows of this party, and noise "
+            "that is shared rests on the counts of the plan; agree on one figure",
         )
     members = {member.name: member.public_key for member in own.federation.parties}
     alone = own.party.name is None  # all parties in one process, which makes their keys

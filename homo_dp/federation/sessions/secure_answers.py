@@ -61,16 +61,31 @@ class PartySums:
         private_sum: PrivateSum,
         others: RoundSums | None = None,
         rounds: int = 1,
+        findings: str = "",
     ) -> None:
+        """Take part in the sums of a run.
+
+        Args:
+            run: its name.
+            party: the keys and masks of this party.
+            private_sum: the sum of a round of training.
+            others: the rounds that ask another sum.
+            rounds: how many rounds the run has.
+            findings: the digest of what was privately estimated, once it was.
+        """
         check_rounds(party.roster, rounds)
         self._ids = [sum_id(number) for number in range(1, rounds + 1)]
-        self._run, self._party, self._sums = run, party, SumsOfRounds(private_sum, others or {})
+        self._run, self._party, self._sums = (
+            run,
+            party,
+            SumsOfRounds(private_sum, others or {}, findings),
+        )
         self._sums.check(party.whole)  # a party that was started again knows who has met
         self._rounds = rounds
 
-    def asking(self, private_sum: PrivateSum, others: RoundSums) -> PartySums:
+    def asking(self, private_sum: PrivateSum, others: RoundSums, findings: str) -> PartySums:
         """The same party with the sums of the next stage of its run, which are of other sizes."""
-        return PartySums(self._run, self._party, private_sum, others, self._rounds)
+        return PartySums(self._run, self._party, private_sum, others, self._rounds, findings)
 
     @property
     def ready(self) -> bool:
@@ -96,7 +111,7 @@ class PartySums:
             raise PrivacyError(
                 f"a masked update is one vector of {found.dimension} numbers; release that"
             )
-        vector = self._party.mask(sum_id(number), found.to_words(steps))
+        vector = self._party.mask(sum_id(number), found.to_words(steps), self._sums.terms(number))
         signed = np.int32 if found.bits == 32 else np.int64
         neighbours = self._party.roster.neighbours(self._party.name)
         signed_ahead = {SIGNATURE: as_bytes(vector.signature)} if vector.signature else {}

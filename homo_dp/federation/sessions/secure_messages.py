@@ -4,6 +4,8 @@ asks.
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -32,6 +34,17 @@ _MOST_KEY_BYTES = 4096
 _MOST_ROUND_KEYS = 1 << 25  # bytes that a party leaves at the meeting: they are one message
 
 
+def findings_digest(found: object) -> str:
+    """What stands for the findings of a run; empty before there are any.
+
+    >>> findings_digest(None), len(findings_digest({"rows": {}}))
+    ('', 64)
+    """
+    if found is None:
+        return ""
+    return hashlib.sha256(json.dumps(found, sort_keys=True).encode()).hexdigest()
+
+
 def sum_id(number: int) -> str:
     """The name of a round's sum; signatures and seeds are bound to it, and by the roster to the
     run.
@@ -45,10 +58,23 @@ class SumsOfRounds:
 
     training: PrivateSum
     others: RoundSums
+    findings: str = ""  # the digest of what was privately estimated, from which the sums follow
 
     def of(self, number: int) -> PrivateSum:
         """The sum of a round."""
         return self.others[number].private_sum if number in self.others else self.training
+
+    def terms(self, number: int) -> bytes:
+        """What all who mask the sum of a round have to agree on, as a digest.
+
+        Guarantees:
+            - the noise and the bound of every party follow from the plan, which the keys of masks
+              are bound to, and from the findings; so a sum of parties that were told different
+              figures cannot be unmasked.
+        """
+        found = self.of(number)
+        agreed = (found.dimension, found.bits, found.grid.step.hex(), self.findings)
+        return hashlib.sha256(repr(agreed).encode()).digest()
 
     def check(self, roster: Roster) -> None:
         """Refuse noise that is planned for others than those who mask."""

@@ -49,6 +49,7 @@ from homo_dp.federation.sessions.secure_messages import (
     as_matrix,
     check_rounds,
     committed_names,
+    findings_digest,
     lists_name,
     opened_places,
     rows_of,
@@ -95,6 +96,7 @@ class AggregatorSums:
     keep: Keep = field(default_factory=InMemory)
     others: RoundSums = field(default_factory=dict)
     rounds: int = 1
+    findings: str = ""  # the digest of what was privately estimated, once it was
     total: Tensor | None = None
     survivors: tuple[str, ...] = ()
     discarded: str | None = None  # why the last sum could not be opened
@@ -105,7 +107,7 @@ class AggregatorSums:
     _heard: dict[tuple[int, str], dict[str, Message]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._sums = SumsOfRounds(self.private_sum, self.others)
+        self._sums = SumsOfRounds(self.private_sum, self.others, self.findings)
         self._sums.check(self.roster)
         check_rounds(self.roster, self.rounds)
         self._whole = self.roster
@@ -113,11 +115,13 @@ class AggregatorSums:
         if kept is not None:
             self.roster = self._whole.of(json.loads(kept))
 
-    def asking(self, private_sum: PrivateSum, others: RoundSums) -> AggregatorSums:
+    def asking(self, private_sum: PrivateSum, others: RoundSums, findings: str) -> AggregatorSums:
         """The same parties with the sums of the next stage of their run, which are of other
         sizes.
         """
-        return AggregatorSums(self.run, self._whole, private_sum, self.keep, others, self.rounds)
+        return AggregatorSums(
+            self.run, self._whole, private_sum, self.keep, others, self.rounds, findings
+        )
 
     def hear(self, message: Message, number: int) -> bool:
         """Keep an answer for the phase that asks for it, in round ``number``; returns whether it is
@@ -432,7 +436,13 @@ class AggregatorSums:
     def _sum_of(self, number: int) -> SecureSum:
         if self._open is None or self._open.sum_id != sum_id(number):
             found = self._sums.of(number)
-            self._open = SecureSum(self.roster, sum_id(number), found.dimension, found.word())
+            self._open = SecureSum(
+                self.roster,
+                sum_id(number),
+                found.dimension,
+                found.word(),
+                self._sums.terms(number),
+            )
         return self._open
 
     def _kept_set(self, number: int) -> tuple[str, ...]:
@@ -472,12 +482,12 @@ def simulated_sums(
 
 
 def next_sums(
-    sums: tuple[AggregatorSums, dict[str, PartySums]] | None, mechanism: Mechanism
+    sums: tuple[AggregatorSums, dict[str, PartySums]] | None, mechanism: Mechanism, found: object
 ) -> tuple[AggregatorSums, dict[str, PartySums]] | None:
     """Both sides in the next stage of a run in one process; None where nothing is masked."""
-    found = mechanism.masked_sum
-    if sums is None or found is None:
+    asked, findings = mechanism.masked_sum, findings_digest(found)
+    if sums is None or asked is None:
         return None
     others = mechanism.run.sums
-    parties = {name: party.asking(found, others) for name, party in sums[1].items()}
-    return sums[0].asking(found, others), parties
+    parties = {name: party.asking(asked, others, findings) for name, party in sums[1].items()}
+    return sums[0].asking(asked, others, findings), parties

@@ -96,9 +96,11 @@ def test_a_late_vector_without_its_own_mask_would_not(monkeypatch: pytest.Monkey
         name: party._keys.own_seed("mask", "1/update") for name, party in federation.parties.items()
     }
 
-    def no_own_mask(values: Vector, seed: bytes, *, subtract: bool = False) -> None:
+    def no_own_mask(
+        values: Vector, seed: bytes, terms: bytes = b"", *, subtract: bool = False
+    ) -> None:
         if seed not in own.values():
-            add_mask(values, seed, subtract=subtract)
+            add_mask(values, seed, terms, subtract=subtract)
 
     monkeypatch.setattr("homo_dp.federation.secure_sums.party.add_mask", no_own_mask)
     assert late_vector_opened(federation, random_values(federation.identities, 5))
@@ -171,7 +173,7 @@ def test_few_seeds_would_be_guessed_and_ours_are_not(monkeypatch: pytest.MonkeyP
 def test_every_seed_has_32_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = []
 
-    def note(values: Vector, seed: bytes, *, subtract: bool = False) -> None:
+    def note(values: Vector, seed: bytes, terms: bytes = b"", *, subtract: bool = False) -> None:
         sizes.append(len(set(seed)) and len(seed))
 
     monkeypatch.setattr("homo_dp.federation.secure_sums.party.add_mask", note)
@@ -237,3 +239,30 @@ def _combined(rows: dict[int, bytes]) -> bytes | None:
         return combine(rows)
     except ValueError:
         return None
+
+
+def odd_words_shown(terms: dict[str, bytes]) -> bool:
+    """A party masks words of 32 bits and its peer words of 64, which an aggregator gets by telling
+    them different figures. One keystream laid over both: the upper half of a peer's word, where its
+    small number leaves nothing but a borrow, takes the mask off an odd word of the party.
+    """
+    federation = Federation(2)
+    names = ("p000", "p001")
+    values: dict[str, Vector] = {
+        "p000": np.arange(100, 140, dtype=np.uint32),
+        "p001": np.arange(7, 47, dtype=np.uint64),
+    }
+    found: dict[str, Vector] = {}
+    for name in names:
+        party = federation.parties[name]
+        found[name] = party.mask("1/update", values[name], terms[name]).values
+        own = party._keys.own_seed("mask", "1/update")  # which everybody opens
+        add_mask(found[name], own, terms[name], subtract=True)
+    upper = (found["p001"][:20] >> np.uint64(32)).astype(np.uint32)
+    left = found["p000"][1::2] + upper
+    return bool(np.isin(values["p000"][1::2] - left, [0, 1]).all())
+
+
+def test_words_of_two_sizes_show_numbers_under_one_keystream_and_not_under_terms() -> None:
+    assert odd_words_shown(dict.fromkeys(("p000", "p001"), b""))
+    assert not odd_words_shown({"p000": b"32 bits", "p001": b"64 bits"})

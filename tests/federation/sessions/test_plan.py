@@ -331,6 +331,30 @@ def test_a_party_can_require_masks() -> None:
     assert refusal(own, plan_of()) == "secure_aggregation"
 
 
+def test_a_party_that_requires_masks_estimates_no_names_whoever_asks_for_them() -> None:
+    own = config(
+        party__name="a",
+        federation__parties=MEMBERS,
+        party__caps__secure_aggregation="required",
+        data__columns={"ward": {"levels": "private"}},
+    )
+    assert refusal(own, secure_plan()) == "secure_aggregation"
+
+
+def test_the_noise_of_a_masked_sum_rests_on_the_counts_of_the_plan_alone() -> None:
+    """Told another count of one party, the others would mask words of another size."""
+    told = secure_plan()
+    agreed = agree(config(party__name="a", federation__parties=MEMBERS), told)
+    rows = facts_for_party(agreed, told, "a", 10**9, 31).parties
+    assert {name: facts.rows for name, facts in rows.items()} == dict.fromkeys(MEMBERS, 100)
+
+
+def test_a_masked_plan_with_another_count_than_the_party_declares_is_refused() -> None:
+    own = {"party__name": "a", "federation__parties": MEMBERS}
+    agree(config(**own, data__rows={"a": 100}), secure_plan())
+    assert refusal(config(**own, data__rows={"a": 99}), secure_plan()) == "rows"
+
+
 def test_a_plan_without_masks_is_the_plan_of_before() -> None:
     assert "secure_aggregation" not in plan_of()["privacy"]
     assert "secure_aggregation" in secure_plan()["privacy"]

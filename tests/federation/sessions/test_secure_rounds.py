@@ -17,7 +17,7 @@ from homo_dp.federation.protocol.transport import Waiting
 from homo_dp.federation.secure_sums import agreement
 from homo_dp.federation.secure_sums.party import SecureSumParty
 from homo_dp.federation.sessions.secure_answers import PartySums
-from homo_dp.federation.sessions.secure_messages import as_bytes
+from homo_dp.federation.sessions.secure_messages import SumsOfRounds, as_bytes, findings_digest
 from homo_dp.federation.sessions.secure_rounds import AggregatorSums, simulated_sums
 from homo_dp.privacy.errors import PrivacyError
 from homo_dp.privacy.noise.source import SeededNoise
@@ -105,6 +105,42 @@ def test_the_total_is_bit_for_bit_the_sum(rows: int) -> None:
         room.open(number)
         assert sums.total is not None
         assert torch.equal(sums.total, plain(found, values, parties))
+
+
+FOUND = {"rows": {"p0": 1000}, "settings": {"privacy.max_grad_norm": 1.0}}
+OTHER = {"rows": {"p0": 1000}, "settings": {"privacy.max_grad_norm": 1.9}}
+
+
+@pytest.mark.parametrize("dropouts", [0, 1])
+@pytest.mark.parametrize("told", [FOUND, OTHER])
+def test_parties_that_were_told_other_findings_cannot_be_unmasked_together(
+    told: dict[str, object], dropouts: int
+) -> None:
+    """Findings set clip norms, and so how much noise others add: one told otherwise had half."""
+    room, digest = started(5, dropouts), findings_digest(FOUND)
+    sums, found = room.sums.asking(room.found, {}, digest), room.found
+    values = vectors(found, room.parties)
+    for name, party in room.parties.items():
+        own = digest if name != "p0" else findings_digest(told)
+        room.parties[name] = party.asking(found, {}, own)
+        sums.take(update(name, room.parties[name], values[name]))
+    room.sums = sums
+    room.open()
+    assert sums.total is not None
+    whole = plain(found, values, room.parties)
+    assert torch.equal(sums.total, whole) == (told is FOUND)
+    assert told is FOUND or (sums.total - whole).abs().median() > 1000 * found.sigma
+
+
+def test_words_of_another_size_or_grid_are_masked_by_other_terms() -> None:
+    share = NoiseShare(5)
+    sums = [
+        PrivateSum(50, 1.0, 2.0, 100, share=share),
+        PrivateSum(50, 1.0, 2.0, 10**10, share=share),  # 64 bits
+        PrivateSum(50, 8.0, 2.0, 100, share=share),  # a coarser grid
+        PrivateSum(49, 1.0, 2.0, 100, share=share),
+    ]
+    assert len({SumsOfRounds(found, {}).terms(1) for found in sums}) == 4
 
 
 @pytest.mark.parametrize("lost", ["update", "signature", "opening"])
