@@ -390,7 +390,7 @@ def _finish(data: DataConfig, held: list[_Held]) -> tuple[dict[str, PartyData], 
             frame = frames[id(one.test)]
             if not np.array_equal(one.share.test, np.arange(len(frame))):
                 frame = frame.iloc[one.share.test]
-            frame = frame.reset_index(drop=True)
+            frame = frame.set_axis(one.share.test)  # positions in their source
             test = Table(test_features, test_labels, frame, test_users)
         # a target, to its public bounds
         within = labels.clamp(-1, 1) if labels.is_floating_point() else labels

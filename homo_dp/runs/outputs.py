@@ -13,6 +13,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pandas as pd
 import torch
 
 from homo_dp import __version__
@@ -416,8 +418,8 @@ def judged_line(indicators: Mapping[str, Any]) -> str | None:
 
 
 def _write_predictions(outcome: RunOutcome, path: Path) -> None:
-    """The test rows of all parties with their predictions; without test rows the header alone,
-    over any older file.
+    """The test rows of all parties with their predictions: those of one file for everybody in its
+    order, else party by party; without test rows the header alone, over any older file.
     """
     federation, task = outcome.federation, outcome.model.task
     tests = {
@@ -429,9 +431,22 @@ def _write_predictions(outcome: RunOutcome, path: Path) -> None:
     columns = [str(name) for name in next(iter(frames.values())).columns] if frames else known
     threshold = outcome.config.predict.threshold
     with PredictionWriter(path, columns, task, threshold=threshold, with_party=True) as writer:
-        for name, frame in frames.items():
-            own = frame if list(frame.columns) == columns else frame[columns]
-            writer.write(own, outputs_of(outcome.model.module, tests[name].features), name)
+        rows = {
+            name: frame if list(frame.columns) == columns else frame[columns]
+            for name, frame in frames.items()
+        }
+        found = {name: outputs_of(outcome.model.module, tests[name].features) for name in rows}
+        if isinstance(outcome.config.data.test_file, str) and len(rows) > 1:
+            whole, names = (
+                pd.concat(rows.values()),
+                np.repeat(list(rows), list(map(len, rows.values()))),
+            )
+            order = np.argsort(whole.index.to_numpy(), kind="stable")
+            outputs = torch.cat(list(found.values()))[torch.from_numpy(order)]
+            writer.write(whole.iloc[order], outputs, names[order].tolist())
+            return
+        for name, frame in rows.items():
+            writer.write(frame, found[name], name)
 
 
 def _write_for_parties(outcome: RunOutcome, output: OutputConfig, model: bytes) -> None:

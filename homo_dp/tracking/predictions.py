@@ -136,8 +136,16 @@ class PredictionWriter:
             raise
         return self._close(kind, error, trace)
 
-    def write(self, frame: pd.DataFrame, outputs: Tensor, party: str | None = None) -> None:
-        """Append the rows of ``frame`` with the model's raw ``outputs`` for them."""
+    def write(
+        self, frame: pd.DataFrame, outputs: Tensor, party: str | Sequence[str] | None = None
+    ) -> None:
+        """Append rows.
+
+        Args:
+            frame: the rows as they are in the table.
+            outputs: the model's raw outputs for them.
+            party: whose they are: of all, or of each.
+        """
         if self._file is None:
             raise ValueError("the writer is closed; use it in a with block")
         if len(frame) != len(outputs) or (party is None) == self._with_party:
@@ -151,11 +159,13 @@ class PredictionWriter:
             self._put(
                 frame.iloc[at : at + _CHUNK],
                 [result[at : at + _CHUNK] for result in results],
-                party,
+                party if party is None or isinstance(party, str) else party[at : at + _CHUNK],
             )
         self.rows += len(frame)
 
-    def _put(self, frame: pd.DataFrame, results: list[Any], party: str | None) -> None:
+    def _put(
+        self, frame: pd.DataFrame, results: list[Any], party: str | Sequence[str] | None
+    ) -> None:
         """Make rows into text: few of them here, many in the background."""
         if self._file is None:
             raise ValueError("the writer is closed; use it in a with block")
@@ -186,11 +196,14 @@ class PredictionWriter:
         return self._stack.__exit__(kind, error, trace)
 
 
-def _text_of(frame: pd.DataFrame, results: Sequence[Any], party: str | None) -> memoryview:
+def _text_of(
+    frame: pd.DataFrame, results: Sequence[Any], party: str | Sequence[str] | None
+) -> memoryview:
     """Rows of the table with what the model says of them, as they stand in the file."""
     arrays = [_column(series) for _, series in frame.items()]
     if party is not None:
-        arrays.insert(0, _safe_texts(pa.array([party] * len(frame), TEXT)))
+        names = [party] * len(frame) if isinstance(party, str) else list(party)
+        arrays.insert(0, _safe_texts(pa.array(names, TEXT)))
     return _lines([_quoted(array) for array in [*arrays, *results]])
 
 
