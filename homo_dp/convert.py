@@ -10,6 +10,7 @@ from typing import Any
 from homo_dp.compat.load import in_our_words
 from homo_dp.compat.systems import SYSTEMS
 from homo_dp.compat.translation import Translation
+from homo_dp.config.layers import put
 from homo_dp.config.load import config_from, read_tree
 from homo_dp.config.schema import Config
 from homo_dp.config.yaml_text import to_yaml
@@ -92,6 +93,9 @@ def convert(path: str) -> tuple[dict[str, Any], list[str]]:
         notes += _invalid(merged)
     else:
         notes.append("process predict: score by python -m homo_dp.infer --config with this file")
+    for name in (name for each in ours.translations for name in each.tables_to_name(merged)):
+        # null is refused; without it, the configuration would train on the built-in table
+        put(merged, ("data", "files", name), None)
     return merged, list(dict.fromkeys(notes))
 
 

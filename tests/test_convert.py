@@ -65,6 +65,14 @@ def test_what_is_still_to_be_given_is_said_and_no_error(
     assert "to be given: PrimiHub scales features by statistics" in text
 
 
+def test_a_configuration_without_its_tables_is_refused_instead_of_training_on_others(
+    place: Path,
+) -> None:
+    assert main(["task.json", "-o", "ours.yaml", "--quiet"]) == 0
+    with pytest.raises(ConfigError, match=r"data\.files\.\w+=null: must be a file path"):
+        load_config("ours.yaml")
+
+
 def test_a_task_that_scores(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     task = json.loads(json.dumps(TASK))
     task["component_params"]["common_params"]["process"] = "predict"

@@ -287,6 +287,11 @@ def _put_categories(
     bounds: Bounds | Mapping[str, Bounds] | None,
 ) -> None:
     """Describe columns by their categories (the config key is ``levels``), over the settings."""
+    if not isinstance(categories, Mapping):
+        raise ConfigError(
+            f"categories={categories!r}: must name columns: categories={{'ward': ['A', 'B']}}, or "
+            "{'ward': \"private\"}"
+        )
     both = sorted(set(categories) & set(bounds)) if isinstance(bounds, Mapping) else []
     if both:
         raise ConfigError(

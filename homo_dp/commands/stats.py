@@ -22,7 +22,7 @@ All questions of a command share privacy.target_epsilon, and every answer comes 
 examples:
   python -m homo_dp.stats --ask rows,classes --params privacy.target_epsilon=0.1
       how many rows and of which class, in the embedded breast-cancer data of three parties
-  python -m homo_dp.stats --config conf/hospitals.yaml --ask rows,histograms,quantiles --columns age
+  python -m homo_dp.stats --ask rows,histograms,quantiles --columns 'mean radius'
       fewer columns get less noise
   python -m homo_dp.stats --config conf/federation.yaml --ask rows
       between processes: this is the aggregator, and each party runs `python -m homo_dp.party` with its own config

@@ -120,6 +120,10 @@ class Translation:
         """What is still open that nothing runs without."""
         return [ask.text for ask in self.asks if ask.needed and ask.is_open(merged)]
 
+    def tables_to_name(self, merged: Mapping[str, Any]) -> list[str]:
+        """The parties whose file is not known yet."""
+        return []
+
 
 @dataclass(frozen=True)
 class System:

@@ -26,7 +26,7 @@ _TAIL = """
   to be trusted.
 - **Hooks and clients of one's own** may change what local training does where its result is
   bounded; where each row's part in a step is bounded, hooks get copies.
-- **Releases in the same budget**: noise is solved together with statistics before the training and
+- **Releases in the same budget**: noise is solved together with private estimates before it and
   with released metrics.
 - **Row counts**: under these settings a party cannot keep its number of rows to itself.
 """

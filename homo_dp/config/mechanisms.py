@@ -78,7 +78,6 @@ STATISTICS: Final = Capabilities(
     needs_rows={"privacy.secure_aggregation": True},
     sections=("statistics",),
     leaves_keys_aside=True,
-    attacks={"aggregator": "canary_answers"},
 )
 NONE: Final = Capabilities(
     name="none",

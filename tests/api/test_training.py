@@ -153,6 +153,12 @@ def test_importing_the_package_imports_nothing_heavy() -> None:
     assert done.stdout.strip() == "[]"
 
 
+@pytest.mark.parametrize("given", ["private", ["Rome"]])
+def test_categories_that_name_no_column_are_refused(given: Any) -> None:
+    with pytest.raises(ConfigError, match=r"categories=.*: must name columns"):
+        homo_dp.fit(table(9, 1), ledger=None, settings=QUICK, categories=given, **COMMON)
+
+
 def test_a_wrong_name_is_answered_with_those_that_there_are() -> None:
     with pytest.raises(AttributeError, match=r"has no attribute 'fitt'; it has .*fit, "):
         homo_dp.fitt  # noqa: B018

@@ -185,7 +185,7 @@ class PrimihubTask(Translation):
         files = get(merged, "data.files")
         if self.process == "predict" or get(merged, "data.embedded") is not None:
             return
-        if not self._without_file(merged) and isinstance(files, dict):
+        if not self.tables_to_name(merged) and isinstance(files, dict):
             strangers = sorted(set(files) - set(self.data_sets))
             if strangers:
                 raise ConfigError(
@@ -195,7 +195,7 @@ class PrimihubTask(Translation):
 
     def missing(self, merged: Mapping[str, Any]) -> list[str]:
         """What is still open that nothing runs without: the files of data sets, too."""
-        missing = self._without_file(merged)
+        missing = self.tables_to_name(merged)
         if not missing:
             return super().missing(merged)
         words = ",".join(f"data.files.{party}=FILE" for party in missing)
@@ -206,7 +206,7 @@ class PrimihubTask(Translation):
         )
         return [text, *super().missing(merged)]
 
-    def _without_file(self, merged: Mapping[str, Any]) -> list[str]:
+    def tables_to_name(self, merged: Mapping[str, Any]) -> list[str]:
         """The clients whose data set has no file yet."""
         files = get(merged, "data.files")
         elsewhere = get(merged, "data.embedded") is not None or isinstance(files, str)
