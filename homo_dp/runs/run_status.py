@@ -48,16 +48,8 @@ class _Row(Schema):
     epsilon: float | None = None
 
 
-class _Train(Schema):
-    rounds: _ROUND | None = None
-
-
-class _Plan(Schema):
-    train: _Train = _Train()
-
-
 class _Facts(Schema):
-    plan: _Plan
+    rounds: _ROUND | None = None  # of the whole run, those that train and all others
 
 
 HEADER: Final = (
@@ -196,7 +188,7 @@ def _planned_rounds(path: Path) -> int | None:
             size = int.from_bytes(file.read(8), "little")
             content = file.read(min(size, _MOST_HEADER))
         facts = _foreign(path).json(content)["__metadata__"]["facts"]
-        return _Facts.model_validate(_foreign(path).json(str(facts))).plan.train.rounds
+        return _Facts.model_validate(_foreign(path).json(str(facts))).rounds
     return None
 
 

@@ -11,6 +11,7 @@ from scipy.optimize import brentq
 from homo_dp.config.load import load_config
 from homo_dp.core.event_log import kept_events, log, told_errors
 from homo_dp.federation.protocol.messages import AGGREGATOR, Message
+from homo_dp.federation.sessions.crash_state import write_state
 from homo_dp.federation.sessions.ledger_heads import LedgerHeads
 from homo_dp.federation.sessions.members import Members
 from homo_dp.federation.sessions.plan import PlanRefused
@@ -88,6 +89,19 @@ def test_who_has_not_joined_is_missing_before_the_first_round(tmp_path: Path) ->
     assert status_of(own)["runs"][0]["missing"] == ["bank_a"]
     (tmp_path / "loans" / "rounds.jsonl").write_text('{"round": 1, "missing": []}\n')
     assert status_of(own)["runs"][0]["missing"] == []
+
+
+def test_a_run_is_over_after_all_of_its_rounds_not_after_those_that_train(tmp_path: Path) -> None:
+    """Column scales and a second moment are rounds too."""
+    own = load_config(None, {"federation.state_dir": str(tmp_path)})
+    (tmp_path / "loans").mkdir()
+    (tmp_path / "loans" / "lock").touch()
+    facts = {"plan": {"train": {"rounds": 16}}, "rounds": 18}
+    write_state(tmp_path / "loans" / "plan.safetensors", {}, facts, point="aggregator_plan")
+    for number, state in ((16, "stopped"), (18, "over")):
+        (tmp_path / "loans" / "rounds.jsonl").write_text(f'{{"round": {number}, "missing": []}}\n')
+        found = status_of(own)["runs"][0]
+        assert (found["state"], found["round"], found["rounds"]) == (state, number, 18)
 
 
 def test_only_the_ends_of_long_files_are_read(tmp_path: Path) -> None:
@@ -181,7 +195,7 @@ SHAPES: dict[str, list[bytes]] = {
     ],
     "plan.safetensors": [
         header(b'{"__metadata__": {"facts": "[]"}}'),
-        header(b'{"__metadata__": {"facts": "{\\"plan\\": {\\"train\\": 3}}"}}'),
+        header(b'{"__metadata__": {"facts": "{\\"rounds\\": {\\"train\\": 3}}"}}'),
         header(b'{"__metadata__": 3}'),
         header(b"[" * 100_000),
         b"\xff" * 8,

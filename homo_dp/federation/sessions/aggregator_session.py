@@ -80,6 +80,7 @@ class _KeptFacts(Schema):
 
 class _KeptPlan(Schema):
     plan: dict[str, Any]
+    rounds: int  # of the whole run, for those who ask how far it is
 
 
 @dataclass(frozen=True)
@@ -114,7 +115,8 @@ class RunState:
 
     def begin(self, aggregator: Aggregator, plan: PlanJson) -> None:
         """Keep the plan of a new run."""
-        write_state(self._plan_path, {}, {"plan": plan}, point="aggregator_plan")
+        facts = {"plan": plan, "rounds": aggregator.settings.rounds}
+        write_state(self._plan_path, {}, facts, point="aggregator_plan")
         self.save(aggregator)
 
     def add_row(self, row: Row) -> None:

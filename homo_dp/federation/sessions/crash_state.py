@@ -323,9 +323,10 @@ class PartyFiles:
         found = read_state(self._folder / "plan.safetensors")
         return None if found is None else found[1]["plan"]
 
-    def keep_plan(self, plan: dict[str, Any]) -> None:
-        """Keep the plan that was agreed to."""
-        write_state(self._folder / "plan.safetensors", {}, {"plan": plan}, point="party_plan")
+    def keep_plan(self, plan: dict[str, Any], rounds: int) -> None:
+        """Keep the plan that was agreed to, and how many rounds the whole run has."""
+        facts = {"plan": plan, "rounds": rounds}
+        write_state(self._folder / "plan.safetensors", {}, facts, point="party_plan")
 
     def found(self) -> dict[str, Any] | None:
         """What was privately estimated in the first rounds; None before it came."""
@@ -411,7 +412,7 @@ class PartyMemory:
         """None: a run in memory begins at its beginning."""
         return None
 
-    def keep_plan(self, plan: dict[str, Any]) -> None:
+    def keep_plan(self, plan: dict[str, Any], rounds: int) -> None:
         """The session holds it."""
 
     def found(self) -> dict[str, Any] | None:

@@ -480,7 +480,7 @@ class PartySession:
             return
         self._agree(plan)
         crash_point("party.before_plan")
-        self.state.keep_plan(plan)
+        self.state.keep_plan(plan, self._required().plan.all_rounds)
         crash_point("party.after_plan")
 
     def _take_findings(self, message: Message) -> None:
