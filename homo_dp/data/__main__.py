@@ -76,6 +76,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         config = shlex.quote(given.output or "FILE")
         kept = "" if given.output else ", once the draft is saved as FILE"
         ending = as_typed(f"next: python -m homo_dp.train --config {config}{kept}")
+        if "\n  label:" not in drafted.text:
+            ending = "next: name the label column by --label COLUMN; nothing trains without one"
         for line in () if given.quiet else (*notes, *(() if given.no_files else (ending,))):
             print(line, file=sys.stderr)
     except InputError as error:

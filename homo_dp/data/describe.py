@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from os import PathLike, fspath
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pandas as pd
@@ -50,6 +50,7 @@ NOBODY = "none"  # given for a role: no column has it
 Tables = str | PathLike[str] | Mapping[str, str | PathLike[str]]
 _LONGEST_NAME = 40
 _MOST_COLUMNS = 5_000
+TARGET: Final = "  target_bounds: "
 _MOST_LEVELS = 50
 _MOST_CLASSES = 20
 _FEWEST_ALIKE = 5  # columns that a pattern stands for
@@ -139,6 +140,8 @@ def draft(
             "a row"
         ),
     ]
+    if addresses and any(line.startswith(TARGET) for line in found):
+        found = [*found, "model:", "  name: linear_regression"]
     return Draft("\n".join([*lines, *found]) + "\n", tuple(guesses))
 
 
@@ -612,7 +615,7 @@ def _label_lines(column: _Column) -> list[str]:
         lines.append(f"  classes: {yaml_line(_levels(column))}")
     elif column.numeric:
         lines.append(
-            f"  target_bounds: {yaml_line(_bounds(column))}  # many values: a regression target?"
+            f"{TARGET}{yaml_line(_bounds(column))}  # many values: taken for a regression target"
         )
     return lines
 

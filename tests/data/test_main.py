@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from homo_dp.config.load import load_config
 from homo_dp.data.__main__ import main
 from homo_dp.train import main as train
 from tests.data.parts import people, save
@@ -46,6 +47,26 @@ def test_the_draft_of_two_files_trains_by_the_command_that_is_printed(
     assert set(privacy["parties"]) == {"a", "b"}
     assert main(["describe", "a.csv", "-o", "my draft.yaml"]) == 2
     assert "is there already" in capsys.readouterr().err
+
+
+def test_the_draft_of_a_table_with_many_label_values_trains_a_regression(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    table = people(80)
+    table["price"] = [17.5 + 3.25 * number for number in range(len(table))]
+    save(tmp_path, "a.csv", table)
+    assert main(["describe", "a.csv", "--label", "price", "-o", "a.yaml"]) == 0
+    assert train(["--config", "a.yaml", "--dry-run", "--quiet"]) == 0
+    assert load_config("a.yaml").model.name == "linear_regression"
+
+
+def test_no_command_is_printed_that_could_not_train(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = save(tmp_path, "t.csv", people(20))
+    assert main(["describe", path, "--label", "none", "-o", str(tmp_path / "t.yaml")]) == 0
+    assert capsys.readouterr().err.splitlines()[-1].startswith("next: name the label column")
 
 
 @pytest.mark.parametrize("arguments", [[], ["undescribe"], ["describe", "a", "--colour"]])
