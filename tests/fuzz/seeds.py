@@ -94,7 +94,7 @@ def seeds() -> dict[str, bytes]:
         "missing": [],
         "discarded": False,
     }
-    facts = {"round": 1, "applied_sigma": 1.0, "charge": charge, "plan": {"train": {}}}
+    facts = {"round": 1, "applied_sigma": 1.0, "charge": charge, "plan": {"train": {}}, "rounds": 3}
     images = io.BytesIO()
     np.savez(images, x=np.zeros((3, 4, 4), dtype=np.uint8), y=np.array([0, 1, 0]))
     with tempfile.TemporaryDirectory() as folder:
