@@ -131,8 +131,6 @@ def _ending(outcome: RunOutcome, written: Written) -> Ending:
     keys = ("rows", "steps", "noise_multiplier", "epsilon_pld", "epsilon_rdp", "delta")
     rows = [[name, *(party[key] for key in keys)] for name, party in statement["parties"].items()]
     parties = Table("privacy", (*columns, "epsilon (PLD)", "epsilon (RDP)", "delta"), rows)
-    useless = no_better_than_majority(indicators)
-    lines = (released_line(indicators), judged_line(indicators))
     not_private = "NOT PRIVATE: this run gives no differential-privacy guarantee"
     return Ending(
         statement=statement,
@@ -141,11 +139,12 @@ def _ending(outcome: RunOutcome, written: Written) -> Ending:
         summary=_summary(outcome, written),
         numbers=numbers_of(indicators),
         tables=(parties, metrics_table("metrics", indicators)),
-        warnings=[] if useless is None else [useless],
+        warnings=[no_better_than_majority(indicators)],
         lines=[
-            *([] if statement["private"] else [not_private]),
+            None if statement["private"] else not_private,
             *_compared(indicators),
-            *(line for line in lines if line is not None),
+            released_line(indicators),
+            judged_line(indicators),
         ],
         interrupted=outcome.interrupted,
     )

@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 EXAMPLES = """examples:
   python -m homo_dp.keys new party_a --dir keys
   python -m homo_dp.party --config conf/party_a.yaml --dry-run
-      what this party would give away, and what its caps refuse
+      what this party would release, and what its caps refuse
   python -m homo_dp.party --config conf/party_a.yaml
       joins the run and answers its rounds; started again after a crash, it continues
   python -m homo_dp.party --serve --config conf/party_a.yaml
       stays up and takes runs as they come, under the rules of party.serve
   python -m homo_dp.party approve hospitals-7 --config conf/party_a.yaml
-      says what the plan that waits would give away, and lets it in; `refuse` turns it down"""
+      says what the plan that waits would release, and approves it; `refuse` turns it down"""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -72,7 +72,7 @@ def make_parser() -> Parser:
         "word",
         nargs="?",
         choices=("approve", "refuse"),
-        help="the operator's word on a plan that waits",
+        help="approve or refuse a waiting plan",
     )
     parser.add_argument("run", nargs="?", metavar="RUN", help="the run that it is about")
     parser.add_argument(

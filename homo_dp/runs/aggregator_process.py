@@ -481,9 +481,7 @@ class AggregatorProcess:
         indicators = self._indicators(aggregator, session, statement)
         write_indicators(files["indicators"], indicators)
         crash_point("aggregator.written")
-        useless = no_better_than_majority(indicators)
         found = released_of(session.rows) | judged(session.rows, config)
-        lines = (released_line(found), judged_line(found))
         ending = Ending(
             statement=statement,
             files=files,
@@ -495,8 +493,8 @@ class AggregatorProcess:
             },
             numbers=numbers_of(indicators),
             tables=self._tables(session),
-            warnings=[] if useless is None else [useless],
-            lines=[line for line in lines if line is not None],
+            warnings=[no_better_than_majority(indicators)],
+            lines=[released_line(found), judged_line(found)],
         )
         self.life.finish(ending)
 

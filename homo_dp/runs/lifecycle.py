@@ -41,8 +41,8 @@ class Ending:
         summary: what ``--json`` prints beside files and MLflow run.
         numbers: the last figures, for the tracker.
         tables: shown first.
-        warnings: shown after the tables.
-        lines: shown before the guarantee.
+        warnings: shown after the tables; None stands for nothing to warn of.
+        lines: shown before the guarantee, likewise.
         interrupted: whether only a part of the rounds was run.
     """
 
@@ -52,8 +52,8 @@ class Ending:
     summary: Mapping[str, Any]
     numbers: Mapping[str, float] = field(default_factory=dict)
     tables: Sequence[Table] = ()
-    warnings: Sequence[str] = ()
-    lines: Sequence[str] = ()
+    warnings: Sequence[str | None] = ()
+    lines: Sequence[str | None] = ()
     interrupted: bool = False
 
 
@@ -113,10 +113,10 @@ def show(screen: Screen, ending: Ending, tracked: str | None, store: str) -> Non
     """
     for table in ending.tables:
         screen.table(table.title, table.columns, table.rows)
-    for text in ending.warnings:
-        screen.warn(text)
-    for text in (*ending.lines, *ending.guarantee):
-        screen.line(text)
+    for warning in filter(None, ending.warnings):
+        screen.warn(warning)
+    for line in filter(None, (*ending.lines, *ending.guarantee)):
+        screen.line(line)
     listed = {name: path for name, path in ending.files.items() if not name.startswith(UNLISTED)}
     for name, path in listed.items():
         screen.line(f"{name}: {path}")

@@ -528,7 +528,6 @@ class PartyProcess:
         ledger = self.ledger if job.party.mechanism.capabilities.private else None
         written = write_outputs(outcome, ledger, self.gradient_norms, self.life.tracker.draw)
         crash_point("party.written")
-        useless = no_better_than_majority(written.indicators)
         ending = Ending(
             statement=statement,
             files=written.files,
@@ -536,7 +535,7 @@ class PartyProcess:
             summary={"run": self.run_id, "privacy": statement},
             numbers=numbers_of(written.indicators),
             tables=[metrics_table("metrics (local)", written.indicators)],
-            warnings=[] if useless is None else [useless],
+            warnings=[no_better_than_majority(written.indicators)],
         )
         self.life.finish(ending)
 

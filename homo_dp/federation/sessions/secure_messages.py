@@ -69,7 +69,7 @@ class SumsOfRounds:
 
         Guarantees:
             - the noise and the bound of every party follow from the plan, which the keys of masks
-              are bound to, and from the findings; so a sum of parties that were told different
+              are bound to, and from the findings; so a sum of parties that received different
               figures cannot be unmasked.
         """
         found = self.of(number)
