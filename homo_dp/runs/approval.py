@@ -7,7 +7,6 @@ asked about anew.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import time
 from collections.abc import Mapping
@@ -18,6 +17,7 @@ from homo_dp.config.schema import Config
 from homo_dp.console.options import Screen
 from homo_dp.core.errors import InputError
 from homo_dp.core.files import read_regular, write_whole
+from homo_dp.core.strict_json import json_digest
 from homo_dp.core.untrusted_text import LARGEST_TEXT, Foreign
 from homo_dp.federation.sessions.plan_schema import PlanJson, PlanRefused
 
@@ -57,7 +57,7 @@ def wait_for_word(
     """Wait until the operator approves this plan; PlanRefused if it is refused. Nobody is told
     anything meanwhile.
     """
-    digest = plan_digest(plan)
+    digest = json_digest(plan)
     if _word(folder, digest) is None:
         asked = {"run": run, "plan": digest, "since": time.time(), "given_away": dict(values)}
         write_whole(
@@ -95,15 +95,6 @@ def read_question(folder: Path) -> dict[str, Any] | None:
     if found is None or not isinstance(found.get("plan"), str):
         return None
     return found if isinstance(found.get("given_away"), dict) else None
-
-
-def plan_digest(plan: PlanJson) -> str:
-    """What an approval is bound to.
-
-    >>> plan_digest({"a": 1, "b": 2}) == plan_digest({"b": 2, "a": 1})
-    True
-    """
-    return hashlib.sha256(json.dumps(plan, sort_keys=True, default=str).encode()).hexdigest()
 
 
 def _word(folder: Path, digest: str) -> str | None:

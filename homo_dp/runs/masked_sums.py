@@ -4,13 +4,12 @@ all secrets on disk.
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping
 from pathlib import Path
 
 from homo_dp.config.schema import Config
 from homo_dp.core.errors import ConfigError, MessageError
+from homo_dp.core.strict_json import json_digest
 from homo_dp.federation.mechanisms.base import Mechanism
 from homo_dp.federation.secure_sums.party import SecureSumParty
 from homo_dp.federation.secure_sums.roster import Roster
@@ -102,14 +101,4 @@ def aggregator_sums(
 
 def _roster(run: str, keys: Mapping[str, PublicKey], share: NoiseShare, plan: PlanJson) -> Roster:
     identities = {name: key.raw[:32] for name, key in keys.items() if name in plan["rows"]}
-    return Roster(run, identities, share.dropouts, share.colluders, plan_digest(plan))
-
-
-def plan_digest(plan: PlanJson) -> str:
-    """The digest of a plan that parties sign, so that all who share noise have agreed to the same
-    plan.
-
-    >>> plan_digest({"rounds": 3, "version": 1}) == plan_digest({"version": 1, "rounds": 3})
-    True
-    """
-    return hashlib.sha256(json.dumps(plan, sort_keys=True, allow_nan=False).encode()).hexdigest()
+    return Roster(run, identities, share.dropouts, share.colluders, json_digest(plan))

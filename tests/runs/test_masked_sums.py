@@ -8,9 +8,10 @@ import pytest
 
 from homo_dp.config.load import load_config
 from homo_dp.core.errors import ConfigError
+from homo_dp.core.strict_json import json_digest
 from homo_dp.federation.sessions.plan import PlanRefused
 from homo_dp.privacy.private_sum import NoiseShare, PrivateSum
-from homo_dp.runs.masked_sums import party_sums, plan_digest
+from homo_dp.runs.masked_sums import party_sums
 from homo_dp.transport.keys import KeyPair, PublicKey, new_key_pair
 from homo_dp.transport.sealing import Sealer
 
@@ -37,9 +38,9 @@ def test_parties_of_different_plans_do_not_understand_each_other(tmp_path: Path)
     digests = [sums._party.roster.digest for sums in (one, same, other)]
     assert digests[0] == digests[1] != digests[2]
     assert (
-        plan_digest({"a": 1, "b": 2})
-        == plan_digest({"b": 2, "a": 1})
-        != plan_digest({"a": 1, "b": 3})
+        json_digest({"a": 1, "b": 2})
+        == json_digest({"b": 2, "a": 1})
+        != json_digest({"a": 1, "b": 3})
     )
 
 

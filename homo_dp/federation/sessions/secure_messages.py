@@ -5,7 +5,6 @@ asks.
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -14,6 +13,7 @@ import torch
 from torch import Tensor
 
 from homo_dp.core.errors import MessageError
+from homo_dp.core.strict_json import json_digest
 from homo_dp.federation.protocol.messages import Message
 from homo_dp.federation.protocol.round_sums import SUM as SUM
 from homo_dp.federation.protocol.round_sums import RoundSums
@@ -40,9 +40,7 @@ def findings_digest(found: object) -> str:
     >>> findings_digest(None), len(findings_digest({"rows": {}}))
     ('', 64)
     """
-    if found is None:
-        return ""
-    return hashlib.sha256(json.dumps(found, sort_keys=True).encode()).hexdigest()
+    return "" if found is None else json_digest(found)
 
 
 def sum_id(number: int) -> str:

@@ -12,6 +12,7 @@ import torch
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from homo_dp.core.errors import MessageError
+from homo_dp.core.strict_json import json_digest
 from homo_dp.federation.protocol.ids import AGGREGATOR
 from homo_dp.federation.protocol.messages import Json, Message
 from homo_dp.federation.secure_sums.party import SecureSumParty
@@ -19,7 +20,6 @@ from homo_dp.federation.secure_sums.roster import Roster
 from homo_dp.federation.sessions.crash_state import SumFiles
 from homo_dp.federation.sessions.secure_answers import PartySums
 from homo_dp.privacy.private_sum import NoiseShare, PrivateSum
-from homo_dp.runs.masked_sums import plan_digest
 from tests.federation.queues import End, SmallRun
 from tests.federation.small import RUN, small_config, small_mechanism, small_party, weights_message
 
@@ -135,7 +135,7 @@ def test_a_session_opens_the_sum_of_those_who_are_there(tmp_path: Path) -> None:
 
 
 def test_parties_that_were_told_of_different_plans_do_not_meet(tmp_path: Path) -> None:
-    plan, weaker = plan_digest({"noise": 4.0}), plan_digest({"noise": 1.0})
+    plan, weaker = json_digest({"noise": 4.0}), json_digest({"noise": 1.0})
     sides = {name: side(name, tmp_path, weaker if name == "c" else plan) for name in NAMES}
     with pytest.raises(MessageError, match="sender=c"):
         sides["a"].handle(asked("sum_peers", keys_of(sides)))
